@@ -1,14 +1,12 @@
 """The tables of docs/executor-compared.md, of the records of `benchmarks.detectors` and `benchmarks.simulator`."""
 
-import json
 import statistics
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 from benchmarks.detectors import HANGS, LACKS, REPORTED, RIGHT, TOOLS, WRONG
-from benchmarks.record import RESULTS
-from benchmarks.sections import table, with_section
+from benchmarks.record import RESULTS, read
+from benchmarks.sections import figures, table, with_section
 
 COLUMNS = {"executor": "executor, watched", "simulator": "Numba's simulator", "alone": "GPU alone"}
 TOGETHER = "compute-sanitizer"
@@ -17,16 +15,12 @@ Row = dict[str, Any]  # of a record; "ways" by name
 
 def rows() -> list[Row]:
     """The rows of the record without a GPU, with the ways of the one with a GPU, where there is one."""
-    listed = _record(RESULTS / "detectors.json")["rows"]
+    listed = read("detectors.json")["rows"]
     ways = {row["name"]: {one["how"]: one for one in row["ways"]} for row in listed}
     for path in sorted(RESULTS.glob("detectors-*.json")):
-        for row in _record(path)["rows"]:
+        for row in read(path.name)["rows"]:
             ways[row["name"]] |= {one["how"]: one for one in row["ways"]}
     return [row | {"ways": ways[row["name"]]} for row in listed]
-
-
-def _record(path: Path) -> dict[str, Any]:
-    return dict(json.loads(path.read_text()))
 
 
 def measured(listed: Iterable[Row]) -> dict[str, str]:
@@ -84,7 +78,7 @@ def summary(listed: list[Row]) -> str:
     right = [row for row in listed if row["right"]]
     ways = [*COLUMNS, *TOOLS]
     titles = COLUMNS | {tool: f"compute-sanitizer, {tool}" for tool in TOOLS}
-    lines = [["", *heads, "right kernels passed", "seconds"], ["---"] + ["---:"] * (len(heads) + 2)]
+    lines = []
     for key in (key for key in ways if key in listed[0]["ways"]):
         verdicts = [row["ways"][key]["verdict"] for row in defects]
         known = (REPORTED, WRONG, RIGHT, HANGS)
@@ -97,24 +91,21 @@ def summary(listed: list[Row]) -> str:
         together = sum(any(is_reported(row["ways"][tool]) for tool in TOOLS) for row in defects)
         passed = sum(all(row["ways"][tool]["verdict"] == RIGHT for tool in TOOLS) for row in right)
         lines.append(["compute-sanitizer, any of the four", str(together), *[""] * 5, f"{passed} of {len(right)}", ""])
-    return table(lines)
+    return figures(["", *heads, "right kernels passed", "seconds"], lines)
 
 
 def times(listed: list[Row]) -> str:
     """Seconds of a launch of kernels without defects."""
     keys = ("unwatched", "watched", "simulator")
-    heads = ["kernel", "executor", "executor, watched", "Numba's simulator"]
-    lines = [heads, ["---"] + ["---:"] * len(keys)]
-    for row in _record(RESULTS / "simulator.json")["rows"]:
-        lines.append([row["what"], *(f"{row[key]['median_s']:.3f}" for key in keys)])
-    return table(lines)
+    lines = ([row["what"], *(f"{row[key]['median_s']:.3f}" for key in keys)] for row in read("simulator.json")["rows"])
+    return figures(["kernel", "executor", "executor, watched", "Numba's simulator"], lines)
 
 
 def measured_with(listed: list[Row]) -> str:
     """Versions, and on a GPU the device and the sanitizer."""
     lines = []
     for path in (RESULTS / "detectors.json", *sorted(RESULTS.glob("detectors-*.json"))):
-        record = _record(path)
+        record = read(path.name)
         packages = ("python", "numpy", "numba", "numba-cuda")
         versions = ", ".join(f"{name} {record['versions'][name]}" for name in packages)
         where = "without a GPU"

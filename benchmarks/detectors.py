@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from benchmarks import children
 from benchmarks.children import run
 from benchmarks.defects import CASES, Case
-from benchmarks.record import RESULTS, ROOT, begin, closure, digests, machine, save, short_name
+from benchmarks.record import RESULTS, ROOT, begin, closure, ended, machine, save, short_name
 
 DEADLINE, HANGING = 90.0, 40.0  # seconds of a process, and of one whose kernel does not end
 TOOLS = {"memcheck": (), "racecheck": ("--racecheck-report", "all"), "initcheck": (), "synccheck": ()}
@@ -164,13 +164,12 @@ def main() -> int:
     on = options.on or ("cpu" if device == "none" else "gpu")
     if on == "gpu" and shutil.which("compute-sanitizer") is None:
         parser.error("expected compute-sanitizer on the path, got none")
-    report = begin("benchmarks.detectors") | {"what": "detectors", "on": on, "rows": []}
+    also = closure("refopt.simt") if on == "cpu" else ()
+    report = begin("benchmarks.detectors", also=also) | {"what": "detectors", "on": on, "rows": []}
     jobs = options.jobs or (1 if on == "cpu" else min(16, os.cpu_count() or 1))
     out = options.out or RESULTS / ("detectors.json" if on == "cpu" else f"detectors-{short_name(device)}.json")
     cases = [case for case in CASES.values() if not options.only or case.name in options.only]
-    if on == "cpu":
-        report["sources"] |= digests(closure("refopt.simt"))
-    else:
+    if on == "gpu":
         report["sanitizer"] = run(["compute-sanitizer", "--version"], 60.0)[1].strip().splitlines()[-1:]
 
     def keep(listed: list) -> None:
@@ -180,9 +179,7 @@ def main() -> int:
     keep(rows(CPU if on == "cpu" else GPU, cases, jobs, keep))
     report["failures"] = {} if options.only else wrong(report)
     save(report, out)
-    for name, reason in report["failures"].items():
-        print(f"FAILED {name}: {reason}")
-    return int(bool(report["failures"]))
+    return ended(report)
 
 
 if __name__ == "__main__":

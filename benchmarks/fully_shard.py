@@ -29,8 +29,9 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.optim import Optimizer
 
 from benchmarks.measure import SLEEP, attempt
-from benchmarks.record import RESULTS, ROOT, begin, closure, digests, save, short_name
-from benchmarks.torch_models import KINDS, Text
+from benchmarks.record import RESULTS, ROOT, begin, ended, save, short_name
+from benchmarks.torch_models import KINDS, Text, differing
+from benchmarks.torch_step import device_ms
 from benchmarks.torch_work import OURS
 from refopt import torch as merged
 
@@ -144,21 +145,9 @@ def times_of(run: Run) -> dict[str, float]:
     times = {"iteration_ms": timed(lambda: None, run.iterate, wait)}
     times["step_host_ms"] = timed(run.backward, run.optimizer.step, lambda: None)
     if run.device == "cuda":
-        times["step_device_ms"] = list(_device_ms(run, int(max(SLEEP, 3e6 * max(times["step_host_ms"])))))
+        cycles = int(max(SLEEP, 3e6 * max(times["step_host_ms"])))
+        times["step_device_ms"] = list(device_ms(run.optimizer.step, run.backward, cycles, TIMED))
     return {name: slowest(each, run.device) for name, each in times.items()}
-
-
-def _device_ms(run: Run, cycles: int) -> Iterator[float]:
-    for _ in range(TIMED):
-        run.backward()
-        torch.cuda.synchronize()
-        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        torch.cuda._sleep(cycles)
-        start.record()
-        run.optimizer.step()
-        stop.record()
-        stop.synchronize()
-        yield start.elapsed_time(stop)
 
 
 def speeds(device: str, size: Size) -> Iterator[dict[str, Any]]:
@@ -217,8 +206,7 @@ def resumed(device: str, size: Size) -> Iterator[dict[str, Any]]:
     other.take(whole)
     for run in whole, other:
         run.optimizer.step()
-    differing = sum(map(differing_bits, everything(whole), everything(other)))
-    total = torch.tensor([differing], device=device)
+    total = torch.tensor([differing(everything(whole), everything(other))], device=device)
     dist.all_reduce(total)
     yield {"way": FULLY_SHARD, "implementation": OURS, "saved_after": STEPS, "differing_elements": int(total),
            "ok": int(total) == 0}
@@ -230,17 +218,11 @@ def everything(run: Run) -> list[Tensor]:
     return [local(x).detach() for x in (*run.params, *states)]
 
 
-def differing_bits(x: Tensor, y: Tensor) -> int:
-    """How many elements of fp32 differ in any bit."""
-    return int((x.view(torch.int32) != y.view(torch.int32)).sum())
-
-
 def measured(device: str, out: Path) -> dict[str, Any]:
     """The whole report, which rank 0 saves after every row."""
-    report: dict[str, Any] = begin("benchmarks.fully_shard", "torchrun --standalone --nproc-per-node "
-                                   f"{dist.get_world_size()} -m benchmarks.fully_shard")
+    command = f"torchrun --standalone --nproc-per-node {dist.get_world_size()} -m benchmarks.fully_shard"
     own = sorted((ROOT / "refopt" / "torch").glob("*.py"))
-    report["sources"] = digests([*closure("benchmarks.fully_shard"), *own])
+    report: dict[str, Any] = begin("benchmarks.fully_shard", command, also=own)
     report |= {"what": "fully-shard", "on": device, "world": dist.get_world_size(), "timing": TIMING,
                "size": SIZES[device]._asdict(), "failures": {}, "seconds": 0.0}
     began, size = time.perf_counter(), SIZES[device]
@@ -283,9 +265,7 @@ def main(arguments: list[str] | None = None) -> int:
         report = measured(options.device, out)
     finally:
         dist.destroy_process_group()
-    for section, failure in report["failures"].items():
-        print(f"FAILED {section}: {failure}")
-    return 1 if report["failures"] else 0
+    return ended(report)
 
 
 if __name__ == "__main__":

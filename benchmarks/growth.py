@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.record import RESULTS, ROOT, begin, closure, digests, save
+from benchmarks.record import RESULTS, ROOT, begin, save
 from refopt.program import Program, amp_program, bind, passes, placement, step_program
 
 RANKS = 8
@@ -120,13 +120,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS / "growth.json")
     parser.add_argument("--plot", type=Path, default=ROOT / "docs" / "growth.svg")
     options = parser.parse_args()
-    report = begin("benchmarks.growth")
-    own = sorted((ROOT / "refopt" / "program").rglob("*.py"))
-    report["sources"] = digests([*closure("benchmarks.growth"), *own])
-    report["cpus"] = os.cpu_count()
+    report = begin("benchmarks.growth", also=sorted((ROOT / "refopt" / "program").rglob("*.py")))
     measure(min(options.counts))  # what is imported and made once
     seconds = {count: measure(count) for count in options.counts}
-    report |= {"counts": options.counts, "ranks": RANKS, "unit": "seconds of the processor"}
+    report |= {"cpus": os.cpu_count(), "counts": options.counts, "ranks": RANKS, "unit": "seconds of the processor"}
     report["rows"] = [
         {"what": what} | {str(count): seconds[count][what] for count in options.counts}
         for what in seconds[options.counts[0]]

@@ -11,7 +11,7 @@ import importlib
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.record import RESULTS, ROOT, begin, save, short_name
+from benchmarks.sections import aligned
 
 NAMES = "adam", "lars", "lamb", "global_norm", "coalesce"
 HEAD = "One step on the {elements:,} parameters of ResNet-50, in {tensors} tensors, on an {device}"
@@ -124,7 +125,7 @@ def table(record: dict[str, Any], name: str) -> str:
     """The rows of a ladder as text."""
     if name == PRODUCTS:
         head = HEAD_OF_PRODUCTS.format(device=record["device"])
-        return "\n".join([f"{head}::", "", *columns(product_lines(record["ladders"][name]))])
+        return "\n".join([f"{head}::", "", *aligned(product_lines(record["ladders"][name]))])
     lines = [("version", "launches", "ms", "ms as a graph", "GB/s", "registers")]
     for row in record["ladders"][name]:
         registers = "" if row["registers"] is None else str(row["registers"])
@@ -132,17 +133,7 @@ def table(record: dict[str, Any], name: str) -> str:
         lines.append((row["rung"], str(row["launches"]), *times, registers))
     head = HEAD.format(elements=record["elements"], tensors=record["tensors"], device=record["device"])
     copy = f"A copy reaches {record['copy_gb_s']:.0f} GB/s; a small model may gain from the L2 cache."
-    return "\n".join([f"{head}::", "", *columns(lines), "", copy])
-
-
-def columns(lines: Sequence[tuple[str, ...]]) -> list[str]:
-    """Lines of cells below each other, indented; the first cell to the left."""
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    shown = []
-    for first, *others in lines:
-        cells = [first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))]
-        shown.append(("    " + "  ".join(cells)).rstrip())
-    return shown
+    return "\n".join([f"{head}::", "", *aligned(lines), "", copy])
 
 
 def with_table(source: str, text: str) -> str:

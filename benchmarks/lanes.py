@@ -16,10 +16,12 @@ import resource
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.record import RESULTS, begin, closure, digests, write
+from benchmarks.record import RESULTS, begin, closure, write
 from refopt import cpu, gpu, simt
 from refopt.catalog import ROUTINES, workloads
 from refopt.catalog.data import make_case, slot_dtype
@@ -51,22 +53,14 @@ def measure(way: str, name: str, form: str, dtype: str) -> dict[str, Any]:
             slots[key] = [gpu.to_device(ulp.bits(values.pop(0))).view(dtypes[key]) for _ in range(len(values))] or None
     positional, named = arguments(case.routine, slots)
     if way == "cpu":
-        def step() -> None:
-            getattr(cpu, case.routine.merged_name)(*positional, **named, **choices, **numbers)
+        step = partial(getattr(cpu, case.routine.merged_name), *positional, **named, **choices, **numbers)
     else:
-        plan = gpu.plan(name, *positional, **named, form=form, **choices, **numbers)
-
-        def step() -> None:
-            if way == "lanes":
-                plan.step(**numbers)
-                return
-            with simt.observe(count=False):  # observed launches run by threads
-                plan.step(**numbers)
-
+        step = partial(gpu.plan(name, *positional, **named, form=form, **choices, **numbers).step, **numbers)
     seconds = []
     for _ in range(2):
         start = time.process_time()
-        step()
+        with simt.observe(count=False) if way == "threads" else nullcontext():  # observed launches run by threads
+            step()
         seconds.append(time.process_time() - start)
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     digest = hashlib.sha256()
@@ -86,8 +80,8 @@ def main() -> None:
         with gpu.use("executor"):
             print(json.dumps(measure(*options.step)))
         return
-    report = begin("benchmarks.lanes", "python -m benchmarks.lanes")
-    report["sources"] = digests([*closure("benchmarks.lanes"), *closure("refopt.simt"), *closure("refopt.gpu")])
+    also = [*closure("refopt.simt"), *closure("refopt.gpu")]
+    report = begin("benchmarks.lanes", "python -m benchmarks.lanes", also=also)
     report["steps"] = []
     for step in STEPS:
         found = {way: _apart(way, *step) for way in WAYS}

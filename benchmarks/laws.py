@@ -41,26 +41,21 @@ class Written:
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """A test's outcome: that of its call, or of what went wrong or was skipped before or after."""
-        if report.when != "call" and report.outcome == "passed":
-            return
-        line: Outcome = {"test": report.nodeid, "outcome": report.outcome, "seconds": report.duration}
+        if report.when == "call" or report.outcome != "passed":
+            self._write(report, report.duration)
+
+    def pytest_collectreport(self, report: Any) -> None:
+        """A module that cannot be collected, or says itself that it is to be skipped."""
+        if report.outcome != "passed":
+            self._write(report, 0.0)
+
+    def _write(self, report: Any, seconds: float) -> None:
+        line: Outcome = {"test": report.nodeid, "outcome": report.outcome, "seconds": seconds}
         if report.outcome == "skipped":
             reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else getattr(report, "wasxfail", "")
             line["reason"] = str(reason).removeprefix("Skipped: ")
         elif report.outcome == "failed":
             line["text"] = "\n".join(str(report.longrepr).splitlines()[-LINES:])
-        self._write(line)
-
-    def pytest_collectreport(self, report: Any) -> None:
-        """A module that cannot be collected, or says itself that it is to be skipped."""
-        if report.outcome == "skipped":
-            self._write({"test": report.nodeid, "outcome": "skipped", "seconds": 0.0,
-                         "reason": str(report.longrepr[2]).removeprefix("Skipped: ")})
-        elif report.outcome == "failed":
-            text = "\n".join(str(report.longrepr).splitlines()[-LINES:])
-            self._write({"test": report.nodeid, "outcome": "failed", "seconds": 0.0, "text": text})
-
-    def _write(self, line: Outcome) -> None:
         with open(self.path, "a") as file:
             file.write(json.dumps(line) + "\n")
 

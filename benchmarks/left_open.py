@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.record import RESULTS, begin, closure, digests, save, short_name
+from benchmarks.record import RESULTS, begin, closure, save, short_name
 from refopt import simt
 
 SHOWN = 4  # inputs of a row that are shown with their results
@@ -43,11 +43,8 @@ FUNCTIONS = {  # the range of the arguments; of positive ones, the logarithms ar
 }
 PAIRS = {"x % y": (-100, 100), "x // y": (-100, 100), "x ** y": (0.01, 10), "math.pow(x, y)": (0.01, 10),
          "math.atan2(x, y)": (-10, 10), "math.hypot(x, y)": (-10, 10), "math.fmod(x, y)": (-100, 100)}
-EXACT = {"math.exp": np.exp, "math.expm1": np.expm1, "math.log": np.log, "math.log2": np.log2, "math.log10": np.log10,
-         "math.log1p": np.log1p, "cuda.cbrt": np.cbrt, "math.sqrt": np.sqrt, "math.sin": np.sin, "math.cos": np.cos,
-         "math.tan": np.tan, "math.asin": np.arcsin, "math.acos": np.arccos, "math.atan": np.arctan,
-         "math.sinh": np.sinh, "math.cosh": np.cosh, "math.tanh": np.tanh, "math.asinh": np.arcsinh,
-         "math.acosh": np.arccosh, "math.atanh": np.arctanh}  # in 80 bits, if long double has them
+# In 80 bits, if long double has them: those that NumPy has.
+EXACT = {x: getattr(np, x.partition(".")[2]) for x in FUNCTIONS if hasattr(np, x.partition(".")[2])}
 
 
 @contextlib.contextmanager
@@ -141,9 +138,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="default: benchmarks/results/left_open-DEVICE.json")
     options = parser.parse_args()
-    report: dict[str, Any] = begin("benchmarks.left_open", "python -m benchmarks.left_open")
+    report = begin("benchmarks.left_open", "python -m benchmarks.left_open", also=closure("refopt.simt"))
     report |= {"what": "left_open", "conversions": [], "overflow": [], "functions": []}
-    report["sources"] = digests([*closure("benchmarks.left_open"), *closure("refopt.simt")])
     on_gpu = report["device"] != "none"
     name = f"left_open-{short_name(report['device'])}" if on_gpu else "left_open"
     warnings.simplefilter("ignore")

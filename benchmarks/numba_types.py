@@ -120,18 +120,20 @@ def spelled(type_: Any) -> str:
     """A type's name; of a tuple, those of its items."""
     if isinstance(type_, types.BaseTuple):
         return ",".join(map(spelled, type_))
-    if isinstance(type_, types.RangeType):
-        return spelled(type_.dtype)
-    if isinstance(type_, types.Array):
+    if isinstance(type_, types.RangeType | types.Array):
         return spelled(type_.dtype)
     return str(types.unliteral(type_)).replace("boolean", "bool")
 
 
+def arguments(text: str, given: tuple[str, ...]) -> tuple[Any, ...]:
+    """Numba's types of the operands, of which an array is the first."""
+    args = tuple(TYPES[name] for name in given)
+    return (types.Array(args[0], 1, "C"), *args[1:]) if "A" in text else args
+
+
 def inferred(made: Any, text: str, given: tuple[str, ...]) -> tuple[str, ...] | None:
     """The types that the operands are converted to, and that of the result; None if Numba refuses the operands."""
-    args = tuple(TYPES[name] for name in given)
-    if "A" in text:
-        args = (types.Array(args[0], 1, "C"), *args[1:])
+    args = arguments(text, given)
     try:
         _, result, calls, _ = type_inference_stage(
             cuda_target.typing_context, cuda_target.target_context, run_frontend(made), args, None
@@ -154,9 +156,7 @@ def inferred(made: Any, text: str, given: tuple[str, ...]) -> tuple[str, ...] | 
 
 def compiles(made: Any, text: str, given: tuple[str, ...]) -> bool:
     """Whether it also compiles to PTX."""
-    args = tuple(TYPES[name] for name in given)
-    if "A" in text:
-        args = (types.Array(args[0], 1, "C"), *args[1:])
+    args = arguments(text, given)
     try:
         ptx, _ = cuda.compile(made, args, device=True, abi="numba", cc=CAPABILITY)
     except Exception:
@@ -180,8 +180,7 @@ def table(text: str) -> list[Any] | None:
     found: dict[tuple[str, ...], tuple[str, ...]] = {}
     works: dict[tuple[str, ...], bool] = {}
     for given in combinations:
-        signature = inferred(made, text, given)
-        if signature is None:
+        if (signature := inferred(made, text, given)) is None:
             continue
         key = given if text.startswith("np.") else signature  # NumPy's are compiled as given
         if key not in works:
@@ -193,12 +192,8 @@ def table(text: str) -> list[Any] | None:
 
 def unified() -> list[Any]:
     """The types of a variable that is of one type on one path and of another on another."""
-    found, combinations = {}, list(itertools.product(NAMES, repeat=2))
-    for a, b in combinations:
-        one = cuda_target.typing_context.unify_pairs(TYPES[a], TYPES[b])
-        if one is not None:
-            found[a, b] = (a, b, spelled(one))
-    return packed(combinations, found)
+    pairs, unify = list(itertools.product(NAMES, repeat=2)), cuda_target.typing_context.unify_pairs
+    return packed(pairs, {(a, b): (a, b, spelled(one)) for a, b in pairs if (one := unify(TYPES[a], TYPES[b]))})
 
 
 def main(path: str = "") -> None:

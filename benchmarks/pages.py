@@ -3,28 +3,22 @@
 python -m benchmarks.pages
 """
 
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from benchmarks import torch_pages
 from benchmarks.detector_table import with_detectors
 from benchmarks.findings import page as findings
 from benchmarks.readme import elements, muon, reductions, shards, with_tables
-from benchmarks.record import RESULTS, ROOT
-from benchmarks.sections import table, with_section
-
-
-def _record(name: str) -> dict[str, Any]:
-    return dict(json.loads((RESULTS / name).read_text()))
+from benchmarks.record import ROOT, read
+from benchmarks.sections import figures, table, with_section
 
 
 def with_gpu_findings(page: str) -> str:
     """docs/findings.md with a row for each optimizer that is wrong on a GPU."""
     lines = [["optimizer", "dtypes", "laws that fail", "largest ratio"], ["---"] * 4]
-    for row in _record("oracle-h200.json")["rows"]:
+    for row in read("oracle-h200.json")["rows"]:
         if row["ok"] or not row["subject"].endswith(" on cuda"):
             continue
         # L10 has tensors of other dtypes in its lists, beside those of the dtype that it is tried in.
@@ -39,39 +33,37 @@ def with_gpu_findings(page: str) -> str:
 
 def with_ratios(page: str) -> str:
     """docs/oracle.md with how far right code comes to the bound of each routine."""
-    rows = [
-        [row["routine"], f"{row['nearest']:.2f}", f"{row['either']:.2f}"] for row in _record("rewritings.json")["rows"]
-    ]
-    head = ["routine", "other orders, with FMA", "Monte Carlo arithmetic"], ["---", "---:", "---:"]
-    return with_section(page, "ratios", table([*head, *rows]))
+    record = read("rewritings.json")
+    rows = ([row["routine"], f"{row['nearest']:.2f}", f"{row['either']:.2f}"] for row in record["rows"])
+    return with_section(page, "ratios", figures(["routine", "other orders, with FMA", "Monte Carlo arithmetic"], rows))
 
 
 def with_ladder(page: str) -> str:
     """docs/merging.md with the times of Adam's ladder."""
-    lines = [["rung", "launches", "ms", "share of a copy's bandwidth"], ["---", "---:", "---:", "---:"]]
-    for row in _record("ladder-h200.json")["ladders"]["adam"]:
+    lines = []
+    for row in read("ladder-h200.json")["ladders"]["adam"]:
         share = f"{100 * row['share_of_copy']:.0f} %"
         lines.append([f"`{row['rung']}`", str(row["launches"]), f"{row['ms']:.3f}", share])
-    return with_section(page, "ladder", table(lines))
+    return with_section(page, "ladder", figures(["rung", "launches", "ms", "share of a copy's bandwidth"], lines))
 
 
 def with_muon(page: str) -> str:
     """docs/muon.md with how many elements of a GPU's results differ from NumPy's, and the times of a step."""
-    steps, products = (_record(f"{name}-h200.json") for name in ("muon", "products"))
+    steps, products = (read(f"{name}-h200.json") for name in ("muon", "products"))
     compared = [(f"two steps, {row['list']}", [row]) for row in steps["bits"]]
     compared.append(("sampled rows of the products in the models below", steps["rows"]))
     for dtype in dict.fromkeys(row["dtype"] for row in products["bits"]):
         compared.append((f"products of {dtype}", [row for row in products["bits"] if row["dtype"] == dtype]))
     compared.append(("products with rare numbers: subnormal, infinite, NaN, overflowing", products["edges"]))
     compared.append(("five iterations of a matrix", products["iterations"]))
-    lines = [["compared with NumPy", "elements", "that differ"], ["---", "---:", "---:"]]
-    lines += [[what, *(f"{sum(row[key] for row in rows):,}" for key in ("elements", "differing"))]
-              for what, rows in compared]
+    lines = [[what, *(f"{sum(row[key] for row in rows):,}" for key in ("elements", "differing"))]
+             for what, rows in compared]
     first, *_ = times = steps["products"]
     parts = [key for key in first if key not in ("model", "by")]
-    heads = [["model", "by", *(f"`{part}`" for part in parts)], ["---", "---", *["---:"] * len(parts)]]
+    head = ["model", "by", *(f"`{part}`" for part in parts)]
     rates = [[row["model"], f"`{row['by']}`", *(f"{row[part]:.2f}" for part in parts)] for row in times]
-    for name, text in (("bits", table(lines)), ("muon", muon()), ("products", table([*heads, *rates]))):
+    bits = figures(["compared with NumPy", "elements", "that differ"], lines)
+    for name, text in (("bits", bits), ("muon", muon()), ("products", figures(head, rates, 2))):
         page = with_section(page, name, text)
     return page
 
@@ -86,13 +78,13 @@ OLDER = "V100, P100, GTX 10"
 
 def with_gpus(page: str) -> str:
     """docs/gpus.md with what is known of each compute capability."""
-    record = _record("capabilities.json")
+    record = read("capabilities.json")
     lines = [["compute capability", "such as", "what is known"], ["---"] * 3]
     lines.append([f"below {record['capabilities'][0]}", OLDER, "refused, by one sentence that names the device"])
     for capability in record["capabilities"]:
         said = f"{record['kernels_compiled']} kernels compiled and assembled"
         if capability == "9.0":
-            passed = {name: _record(f"laws-{name.lower()}.json")["counts"]["passed"] for name in ("H100", "H200")}
+            passed = {name: read(f"laws-{name.lower()}.json")["counts"]["passed"] for name in ("H100", "H200")}
             link = "../benchmarks/results/laws-{}.json"
             runs = (f"{n:,} on an [{name}]({link.format(name.lower())})" for name, n in passed.items())
             said = f"measured: laws that hold are {' and '.join(runs)}"
@@ -103,7 +95,7 @@ def with_gpus(page: str) -> str:
 def with_first_steps(page: str) -> str:
     """docs/compilers.md with what a first step takes in a fresh process."""
     lines = [["kernels", "ms", "driver and context", "plan", "step", "imported"], ["---", *["---:"] * 4, "---"]]
-    for row in _record("first-step-h200.json")["rows"]:
+    for row in read("first-step-h200.json")["rows"]:
         names = ", ".join(name.replace("_", "-") for name in row["imported"]) or "no compiler"
         times = (f"{row['ms'][part]:,.0f}" for part in ("first", "device", "plan", "step"))
         lines.append([{"cold": "compiled", "warm": "kept"}[row["how"]], *times, names])
@@ -127,7 +119,7 @@ LEFT_OPEN = [
 def with_left_open(page: str) -> str:
     """docs/executor-finds.md with what CUDA leaves open, and how functions in fp64 are rounded."""
     lines = [["operation", "executor", "H200", "rule that reports it"], ["---"] * 4, *LEFT_OPEN]
-    record = _record("left_open-h200.json")
+    record = read("left_open-h200.json")
     for row in record["conversions"] + record["overflow"]:
         if row.get("differing"):
             *given, there, here = row["first"][0]
@@ -135,12 +127,13 @@ def with_left_open(page: str) -> str:
             lines.append([what, str(here), f"{there}; {row['differing']} of {row['inputs']} inputs differ", ""])
     keys = {"executor_not_nearest": "not nearest, executor", "executor_error": "largest error, ULPs",
             "gpu_not_nearest": "not nearest, H200", "gpu_error": "largest error, ULPs", "differing": "differ"}
-    rounded = [["function, fp64", "inputs", *keys.values()], ["---", *["---:"] * (len(keys) + 1)]]
+    rounded = []
     for row in record["functions"]:
         if "executor_error" in row:
-            figures = (f"{row[key]:.3f}" if key.endswith("error") else f"{row[key]:,}" for key in keys)
-            rounded.append([f"`{row['expression']}`", f"{row['inputs']:,}", *figures])
-    return with_section(page, "left-open", f"{table(lines)}\n\n{table(rounded)}")
+            said = (f"{row[key]:.3f}" if key.endswith("error") else f"{row[key]:,}" for key in keys)
+            rounded.append([f"`{row['expression']}`", f"{row['inputs']:,}", *said])
+    functions = figures(["function, fp64", "inputs", *keys.values()], rounded)
+    return with_section(page, "left-open", f"{table(lines)}\n\n{functions}")
 
 
 PAGES: dict[Path, Callable[[str], str]] = {

@@ -20,6 +20,10 @@ from refopt import cpu, gpu
 from refopt.checks.dtypes import numpy_dtype
 from refopt.cpu.muon import COEFFICIENTS, orthogonalized
 from refopt.gpu import matmul
+from refopt.gpu.cuda import address
+from refopt.gpu.muon.iterations import launches
+from refopt.gpu.muon.matrices import Matrix, Workspace
+from refopt.gpu.products import padded
 
 DTYPES = "bfloat16", "float16"
 SIZES = [(1, 1, 1), (1, 300, 7), (17, 33, 5), (64, 64, 64), (70, 130, 95), (72, 136, 104), (300, 500, 700),
@@ -45,7 +49,7 @@ class Products:
         out = self.machine.to_device(np.full(m * n, np.nan, np.float32))
         made = matmul.launch(*operands, out, (m, n, k), a.dtype.name, *of)
         if plain:
-            kernel = matmul.kernel(a.dtype.name, *of, "sums")
+            kernel = matmul.kernel(a.dtype.name, *of, "float32", False)
             made = made._replace(kernel=kernel, args=(*operands, *made.args[2:]))
         return made, out
 
@@ -56,22 +60,6 @@ class Products:
         self.machine.synchronize()
         got = out.copy_to_host().view(np.uint32)
         return int((got != (cpu.matmul(a, b) if expected is None else expected).view(np.uint32).reshape(-1)).sum())
-
-    def iterated(self, x: np.ndarray, times: int = 5) -> np.ndarray:
-        """A matrix after some iterations of Muon, each of three launches."""
-        (rows, columns), dtype, tall = x.shape, x.dtype.name, x.shape[0] > x.shape[1]
-        m, n = sorted(x.shape)
-        zeros: Callable[[int], Any] = lambda size: self.machine.to_device(np.zeros(size, np.uint16))  # noqa: E731
-        this, (a, b, c) = self.put(x), COEFFICIENTS
-        for _ in range(times):
-            square, polynomial, new = zeros(m * m), zeros(m * m), zeros(x.size)
-            matmul.launch(this, this, square, (m, m, n), dtype, tall, not tall)()
-            matmul.launch(square, square, polynomial, (m, m, m), dtype, added=matmul.Added(c, b, square))()
-            sides = (this, polynomial) if tall else (polynomial, this)
-            matmul.launch(*sides, new, (rows, columns, m), dtype, added=matmul.Added(1, a, this))()
-            this = new
-        self.machine.synchronize()
-        return this.copy_to_host().view(x.dtype).reshape(x.shape)
 
 
 def drawn(what: str, dtype: Any, m: int, n: int, k: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -120,13 +108,29 @@ def edges(products: Products) -> Iterator[dict[str, Any]]:
 
 
 def iterations(products: Products) -> Iterator[dict[str, Any]]:
-    rng = np.random.default_rng(2)
-    for name, shape in product(DTYPES, MATRICES):
-        x = rng.standard_normal(shape)
-        x = (x / np.linalg.norm(x)).astype(numpy_dtype(name))
-        got, expected = products.iterated(x), orthogonalized(x, [COEFFICIENTS] * 5)
-        differing = int((got.view(np.uint16) != expected.view(np.uint16)).sum())
-        yield {"dtype": name, "shape": list(shape), "elements": x.size, "differing": differing}
+    """Five iterations of all matrices, by the launches of Muon."""
+    rng, machine, triples = np.random.default_rng(2), products.machine, np.array([COEFFICIENTS] * 5, np.float32)
+    matrices = [Matrix(i, 0, *shape, shape[1], 1, *shape, shape[0] <= shape[1]) for i, shape in enumerate(MATRICES)]
+    for name in DTYPES:
+        work, dtype = Workspace(machine, matrices, name, np.float32), numpy_dtype(name)
+
+        def x_of(memory: np.ndarray, n: int, work: Workspace = work) -> Iterator[np.ndarray]:
+            """The matrices before iteration n."""
+            for m, each in zip(matrices, work.products(n)[0], strict=True):
+                rows = memory[(each.a - address(work.memory)) // 2 :][: m.outer * padded(m.inner)]
+                yield rows.reshape(m.outer, -1)[:, : m.inner]
+
+        memory = work.memory.copy_to_host()
+        for x in x_of(memory, 0):
+            numbers = rng.standard_normal(x.shape)
+            x[...] = (numbers / np.linalg.norm(numbers)).astype(dtype).view(np.uint16)
+        work.memory.copy_to_device(memory)
+        for launch in launches(machine, work, triples, name):
+            launch(0)
+        machine.synchronize()
+        for x, new in zip(x_of(memory, 0), x_of(work.memory.copy_to_host(), len(triples)), strict=True):
+            differing = int((new != orthogonalized(x.view(dtype), triples).view(np.uint16)).sum())
+            yield {"dtype": name, "shape": list(x.shape), "elements": x.size, "differing": differing}
 
 
 def times(products: Products) -> Iterator[dict[str, Any]]:

@@ -1,16 +1,15 @@
 """The tables of README.md: figures of the records, and rows of the catalogue."""
 
 import importlib
-import json
-from pathlib import Path
+from collections.abc import Iterable
+from typing import Any
 
-from benchmarks import sections, torch_pages
-from benchmarks.sections import with_section
+from benchmarks import torch_pages
+from benchmarks.record import ROOT, read
+from benchmarks.sections import figures, table, with_section
 from refopt.catalog import KNOWN, Spec
 from refopt.gpu import show
 
-ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
 WORKLOADS = {"resnet50": "ResNet-50", "bert-large": "BERT-large", "gpt2-xl": "GPT-2 XL"}
 Line = tuple[str, str, str]  # label, implementation, how it is enqueued; a floor stands under the form it counts for
 LARS: tuple[Line, ...] = (
@@ -33,9 +32,9 @@ ADAMW: tuple[Line, ...] = (
 )
 
 
-def table(file: str, routine: str, lines: tuple[Line, ...], cases: list[tuple[str, str]]) -> str:
+def times(file: str, routine: str, lines: tuple[Line, ...], cases: list[tuple[str, str]]) -> str:
     """Milliseconds of a step from a report, a column for each workload and precision; a dash for none."""
-    report = json.loads((RESULTS / file).read_text())
+    report = read(file)
     steps = report["steps"] + report["compiled"]
     rows = {
         (row["workload"], row["config"], row["implementation"], row["how"]): row
@@ -53,7 +52,7 @@ def table(file: str, routine: str, lines: tuple[Line, ...], cases: list[tuple[st
 
     header = ["", *(f"{WORKLOADS[workload]}, {config}" for workload, config in cases)]
     body = [[label, *(cell(case, *what) for case in cases)] for label, *what in lines]
-    return sections.table([header, ["---"] + ["---:"] * len(cases), *body])
+    return figures(header, body)
 
 
 WAYS = {
@@ -66,12 +65,11 @@ WAYS = {
 
 def reductions() -> str:
     """Milliseconds to sum a model's gradients over two GPUs, by way."""
-    rows = json.loads((RESULTS / "communication-h200-x2.json").read_text())["gradients"]
+    rows = read("communication-h200-x2.json")["gradients"]
     ms_of = {(row["workload"], row["way"]): row.get("ms") for row in rows}
     names = ("resnet50", "bert-large")
-    lines = [["", *(WORKLOADS[name] for name in names)], ["---"] + ["---:"] * len(names)]
-    lines += [[label, *(f"{ms_of[name, way]:.3f}" for name in names)] for way, label in WAYS.items()]
-    return sections.table(lines)
+    lines = ([label, *(f"{ms_of[name, way]:.3f}" for name in names)] for way, label in WAYS.items())
+    return figures(["", *(WORKLOADS[name] for name in names)], lines)
 
 
 MUON = {
@@ -86,50 +84,50 @@ MUON = {
 
 def muon() -> str:
     """Milliseconds of a step over the hidden matrices of two models, and the rate of the products in full."""
-    rows = json.loads((RESULTS / "muon-h200.json").read_text())["steps"]
+    rows = read("muon-h200.json")["steps"]
     by_step = {(row["model"], row["step"]): row for row in rows}
     models = list(dict.fromkeys(row["model"] for row in rows))
     header = ["", *(text for model in models for text in (model, "TFLOP/s"))]
     body = [[label, *(f"{by_step[model, step][what]:.1f}" for model in models for what in ("ms", "tflop_per_s"))]
             for step, label in MUON.items()]
-    return sections.table([header, ["---"] + ["---:"] * (len(header) - 1), *body])
+    return figures(header, body)
 
 
 def shards() -> str:
     """Milliseconds of a sharded step of Adam on two GPUs, the fastest of each kind."""
-    rows = [row for row in json.loads((RESULTS / "sharding-h200-x2.json").read_text())["steps"] if "ms" in row]
+    rows = [row for row in read("sharding-h200-x2.json")["steps"] if "ms" in row]
     names = ("bert-large", "gpt2-xl")
 
     def best(name: str, form: str, key: str = "ms") -> str:
-        own = [row for row in rows if row["workload"] == name and row.get("form", "PyTorch") == form]
-        return f"{min(own, key=lambda row: row['ms'])[key]:.2f}"
+        return fastest((r for r in rows if r["workload"] == name and r.get("form", "PyTorch") == form), key)
 
-    lines = [["", *(WORKLOADS[name] for name in names)], ["---"] + ["---:"] * len(names)]
     theirs = "PyTorch, DDP's buckets and `ZeroRedundancyOptimizer`, all in fp32"
-    lines.append([theirs, *(best(name, "PyTorch") for name in names)])
+    lines = [[theirs, *(best(name, "PyTorch") for name in names)]]
     for form in ("fp32 gradients", "fp16 gradients"):
         lines.append([f"**refopt, {form}**", *(f"**{best(name, form)}**" for name in names)])
         lines.append(["its collectives alone", *(best(name, form, "communication_floor_ms") for name in names)])
-    return sections.table(lines)
+    return figures(["", *(WORKLOADS[name] for name in names)], lines)
+
+
+def fastest(rows: Iterable[dict[str, Any]], key: str) -> str:
+    """A figure of the fastest of some rows."""
+    return f"{min(rows, key=lambda row: row['ms'])[key]:.2f}"
 
 
 def elements() -> str:
     """Milliseconds of a step that is sharded by element on two GPUs, beside others, the fastest of each kind."""
-    rows = json.loads((RESULTS / "elements-h200-x2.json").read_text())["steps"]
+    rows = read("elements-h200-x2.json")["steps"]
     columns = [(name, form) for name in ("bert-large", "gpt2-xl") for form in ("fp32 gradients", "fp16 gradients")]
-    lines = [["", *(f"{WORKLOADS[name]}, {form}" for name, form in columns)], ["---"] + ["---:"] * len(columns)]
+    lines = []
     for label, way, key in (
         ("PyTorch, flat tensors by hand", "PyTorch, flat", "ms"),
         ("**refopt, by element**", "refopt, by element", "ms"),
         ("its collectives alone", "refopt, by element", "collectives_ms"),
         ("refopt, by tensor", "refopt, by tensor", "ms"),
     ):
-        cells = []
-        for column in columns:
-            own = [row for row in rows if (row["workload"], row["form"], row["way"]) == (*column, way)]
-            cells.append(f"{min(own, key=lambda row: row['ms'])[key]:.2f}")
-        lines.append([label, *cells])
-    return sections.table(lines)
+        own = ([r for r in rows if (r["workload"], r["form"], r["way"]) == (*column, way)] for column in columns)
+        lines.append([label, *(fastest(each, key) for each in own)])
+    return figures(["", *(f"{WORKLOADS[name]}, {form}" for name, form in columns)], lines)
 
 
 def routines() -> str:
@@ -153,7 +151,7 @@ def routines() -> str:
         names = ", ".join(f"`{name}`" for name in states)
         code = ", ".join(f"[{word}]({path})" for word, path in code_of(routine.name).items())
         lines.append([f"`{routine.name}`", title, code, names, launches, *moved, routine.source])
-    return sections.table(lines)
+    return table(lines)
 
 
 def code_of(name: str) -> dict[str, str]:
@@ -168,8 +166,8 @@ def with_tables(text: str) -> str:
     """The README with its tables as the report and the catalogue have them."""
     both = [(workload, config) for workload in ("resnet50", "bert-large") for config in ("fp32", "amp")]
     tables = {
-        "lars": table("lars-h200.json", "lars_momentum", LARS, both),
-        "adamw": table("optimizers-h200.json", "adamw", ADAMW, [*both, ("gpt2-xl", "fp32")]),
+        "lars": times("lars-h200.json", "lars_momentum", LARS, both),
+        "adamw": times("optimizers-h200.json", "adamw", ADAMW, [*both, ("gpt2-xl", "fp32")]),
         "torch": torch_pages.shown(torch_pages.STEP, torch_pages.step_in_short),
         "routines": routines(),
     }

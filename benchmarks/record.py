@@ -20,7 +20,8 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -41,12 +42,15 @@ NOT_MEASURED = ("refopt", "benchmarks.record", "benchmarks.records", "benchmarks
 SEALED = "code", "compiler", "kernels"
 
 
-def begin(module: str, command: str = "", folder: str | Path | None = None) -> dict[str, Any]:
+def begin(
+    module: str, command: str = "", folder: str | Path | None = None, also: Iterable[Path] = ()
+) -> dict[str, Any]:
     """The head of a report, and from here on notes of the kernels that are compiled for a GPU.
 
     Args:
         module: what measures, such as ``benchmarks.lars``; it and what it imports of its own package are the sources.
         command: how to make the report; by default this process's own.
+        also: further sources.
         folder: where notes go; by default, where the environment has them go, or a new folder.
     """
     folder = folder or os.environ.get("REFOPT_KERNELS") or tempfile.mkdtemp(prefix="refopt-kernels-")
@@ -57,7 +61,7 @@ def begin(module: str, command: str = "", folder: str | Path | None = None) -> d
         **machine(),
         "versions": {"refopt": __version__, "python": platform.python_version()} | versions(),
         "system": platform.platform(),
-        "sources": digests(closure(module)),
+        "sources": digests([*closure(module), *also]),
     }
 
 
@@ -74,7 +78,7 @@ def by_parts(doc: str | None, name: str, parts: Mapping[str, Callable[[], Iterab
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help=f"default: benchmarks/results/{name}-DEVICE.json")
     options, module = parser.parse_args(), f"benchmarks.{name}"
-    report: dict[str, Any] = begin(module) | {"what": name, "sources": digests(closure(module))}
+    report: dict[str, Any] = begin(module) | {"what": name}
     out = options.out or RESULTS / f"{name}-{short_name(report['device'])}.json"
     for part, rows in parts.items():
         report[part] = []
@@ -82,6 +86,46 @@ def by_parts(doc: str | None, name: str, parts: Mapping[str, Callable[[], Iterab
             report[part].append(row)
             print(row, flush=True)
             save(report, out)
+
+
+def by_sections(report: dict[str, Any], sections: Iterable[tuple[str, Callable[[], Any]]], out: Path) -> None:
+    """Measure the sections of a report in turn, each by a call; rows that come one by one are saved one by one.
+
+    What fails is noted under ``failures``, and ends nothing; ``seconds`` has what each took, and all so far.
+    """
+    from benchmarks.measure import attempt
+
+    report |= {"failures": {}, "seconds": {}}
+    began = time.perf_counter()
+    for name, measure in sections:
+        print(f"{time.perf_counter() - began:6.1f} s  {name}", file=sys.stderr, flush=True)
+        start = time.perf_counter()
+
+        def kept(name: str = name, measure: Callable[[], Any] = measure) -> Any:
+            if not isinstance(answer := measure(), Iterator):
+                return answer
+            rows = report[name] = []
+            for row in answer:
+                rows.append(row)
+                save(report, out)
+            return rows
+
+        answer = attempt(name, kept, report["failures"])
+        report[name] = report.get(name) if answer is None else answer
+        report["seconds"] |= {name: round(time.perf_counter() - start, 1), "all": round(time.perf_counter() - began, 1)}
+        save(report, out)
+
+
+def ended(report: dict[str, Any]) -> int:
+    """Say what failed of a report; its exit status."""
+    for name, failure in report["failures"].items():
+        print(f"FAILED {name}: {failure}")
+    return int(bool(report["failures"]))
+
+
+def read(name: str) -> dict[str, Any]:
+    """A record of that name."""
+    return dict(json.loads((RESULTS / name).read_text()))
 
 
 def write(report: dict[str, Any], out: Path) -> None:

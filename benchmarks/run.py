@@ -8,7 +8,6 @@ each section its rows. The exit status is 1 if a section failed or a row is wron
 
 import argparse
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,8 @@ from typing import Any
 import torch
 
 from benchmarks import lars, optimizers, table
-from benchmarks.measure import attempt, copy_gb_s
-from benchmarks.record import RESULTS, begin, save, short_name
+from benchmarks.measure import copy_gb_s
+from benchmarks.record import RESULTS, begin, by_sections, short_name
 
 TIMING = "median of 30 after 5 to warm up, by CUDA events; host: median of 21 rounds"
 SECTIONS = {"lars": lars.sections, "optimizers": optimizers.sections}
@@ -32,8 +31,7 @@ def main() -> int:
     options = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("PyTorch sees no CUDA device")
-    device = short_name(torch.cuda.get_device_properties(0).name)
-    out = options.out or RESULTS / f"{options.what}-{device}.json"
+    out = options.out or RESULTS / f"{options.what}-{short_name(torch.cuda.get_device_properties(0).name)}.json"
     report = measured(options.what, options.workloads, out)
     table.show(report)
     print(f"\nwritten to {out}")
@@ -42,33 +40,15 @@ def main() -> int:
 
 def measured(what: str, names: list[str], out: Path) -> dict[str, Any]:
     """The whole report, saved after every section."""
-    began = time.perf_counter()
     command = f"python -m benchmarks.run {what} --workloads {' '.join(names)}"
     report: dict[str, Any] = begin(f"benchmarks.{what}", command)
-    report |= {"timing": TIMING, "what": what, "failures": {}, "seconds": {}}
+    report |= {"timing": TIMING, "what": what}
 
-    def kept(name: str, answer: Any) -> Any:
-        """What a section returns; rows that come one by one are saved one by one."""
-        if not isinstance(answer, Iterator):
-            return answer
-        rows = report[name] = []
-        for row in answer:
-            rows.append(row)
-            save(report, out)
-        return rows
+    def sections() -> Iterator[tuple[str, Callable[[], Any]]]:
+        yield "copy_gb_s", copy_gb_s
+        yield from SECTIONS[what](report["copy_gb_s"], names)
 
-    def section(name: str, measure: Callable[[], Any]) -> None:
-        print(f"{time.perf_counter() - began:6.1f} s  {name}", file=sys.stderr, flush=True)
-        start = time.perf_counter()
-        answer = attempt(name, lambda: kept(name, measure()), report["failures"])
-        report[name] = report.get(name) if answer is None else answer
-        report["seconds"][name] = round(time.perf_counter() - start, 1)
-        report["seconds"]["all"] = round(time.perf_counter() - began, 1)
-        save(report, out)
-
-    section("copy_gb_s", copy_gb_s)
-    for name, measure in SECTIONS[what](report["copy_gb_s"], names):
-        section(name, measure)
+    by_sections(report, sections(), out)
     return report
 
 

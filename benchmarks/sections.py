@@ -16,3 +16,18 @@ def with_section(page: str, name: str, text: str) -> str:
 def table(lines: Iterable[Sequence[str]]) -> str:
     """Lines of cells as a table of Markdown; the second line has the alignments."""
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def figures(head: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1) -> str:
+    """A table of Markdown whose first columns are text, and the others figures."""
+    return table([head, ["---"] * texts + ["---:"] * (len(head) - texts), *rows])
+
+
+def aligned(lines: Sequence[Sequence[str]], indent: str = "    ") -> list[str]:
+    """Lines of cells as text, below each other; the first cell to the left."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    shown = []
+    for first, *others in lines:
+        cells = [first.ljust(widths[0]), *map(str.rjust, others, widths[1:])]
+        shown.append((indent + "  ".join(cells)).rstrip())
+    return shown

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.children import run
 from benchmarks.detector_times import KERNELS
-from benchmarks.record import RESULTS, ROOT, begin, closure, digests, save
+from benchmarks.record import RESULTS, ROOT, begin, closure, save
 
 DEADLINE = 300.0  # seconds of a process
 EXECUTOR = [sys.executable, "-m", "refopt.simt"]
@@ -43,8 +43,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS / "simulator.json")
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=KERNELS, default=list(KERNELS))
     options = parser.parse_args()
-    report = begin("benchmarks.simulator") | {"what": "simulator", "rows": []}
-    report["sources"] |= digests(closure("refopt.simt"))
+    report = begin("benchmarks.simulator", also=closure("refopt.simt")) | {"what": "simulator", "rows": []}
     for name in options.only:
         report["rows"].append(measured(name))
         save(report, options.out)

@@ -1,6 +1,6 @@
 """What `benchmarks.torch_training` trains: models with batches of random data, and the optimizers that train them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -143,6 +143,11 @@ class Run:
         self.optimizer.zero_grad()
         self._losses.append(loss.detach())
 
+    def steps(self, count: int) -> None:
+        """So many steps."""
+        for _ in range(count):
+            self.step()
+
     def state(self) -> dict[str, Any]:
         """All that a training goes on from."""
         return {name: part.state_dict() for name, part in self._parts()} | {"losses": self._losses}
@@ -156,3 +161,8 @@ class Run:
     def _parts(self) -> Iterator[tuple[str, Any]]:
         for name in ("model", "optimizer", "scaler", "schedule"):
             yield name, getattr(self, name)
+
+
+def differing(xs: Iterable[Tensor], ys: Iterable[Tensor]) -> int:
+    """How many elements of fp32 tensors differ in any bit."""
+    return sum(int((x.view(torch.int32) != y.view(torch.int32)).sum()) for x, y in zip(xs, ys, strict=True))

@@ -5,14 +5,12 @@
 Without a record, a section says how to make it, and nothing is drawn.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import sections
-from benchmarks.record import RESULTS, ROOT
-from benchmarks.sections import with_section
+from benchmarks.record import RESULTS, ROOT, read
+from benchmarks.sections import figures, with_section
 
 STEP, TRAINING = RESULTS / "torch-step-h200.json", RESULTS / "torch-training-h200.json"
 SHARDED = RESULTS / "fully-shard-h200-x2.json"
@@ -43,7 +41,7 @@ def with_records(page: str) -> str:
 def shown(path: Path, text: Callable[[dict[str, Any]], str]) -> str:
     """What a section says of a record, or of there being none."""
     if path.is_file():
-        return text(json.loads(path.read_text()))
+        return text(read(path.name))
     step, _, on = path.name.partition("-h200")
     argument, gpus = ("GPUS=2 ", "two GPUs") if "x2" in on else ("", "a GPU")
     return f"There is no record of this. `make gpu-records {argument}ONLY={step}` makes one, on a machine with {gpus}."
@@ -58,7 +56,7 @@ def sharded_text(record: dict[str, Any]) -> str:
                "step_device_ms": "step on the GPU, ms"}
     body = [[f"`{row['implementation']}`, {row['way']}", *(f"{row[key]:.3f}" for key in columns),
              f"{row['peak_bytes'] / 1e9:.2f}"] for row in record["steps"]]
-    table = sections.table([["", *columns.values(), "GB at the peak"], ["---"] + ["---:"] * 4, *body])
+    table = figures(["", *columns.values(), "GB at the peak"], body)
     ours = [row for row in record["agreement"] if row["implementation"] == OURS]
     worst, (saved,), size = max(row["difference"] for row in ours), record["checkpoint"], record["size"]
     model = f"a transformer of {size['layers']} layers and width {size['width']}"
@@ -138,7 +136,7 @@ def _times(rows: list[dict], names: Sequence[str], lines: Sequence[tuple[str, st
         return ""
     floors = [next((row["floor_ms"] for row in found.values() if row["workload"] == name), None) for name in names]
     body.append(["floor", *(x for floor in floors for x in ("", "–" if floor is None else f"{floor:.3f}"))])
-    return sections.table([head, ["---"] + ["---:"] * (len(head) - 1), *body])
+    return figures(head, body)
 
 
 def _memory(rows: list[dict], names: Sequence[str]) -> str:
@@ -152,7 +150,7 @@ def _memory(rows: list[dict], names: Sequence[str]) -> str:
             keys = ("state_bytes", "allocated_bytes")
             cells += [f"{row[key] / 1e6:,.2f}" for key in keys] if row else ["–", "–"]
         body.append(cells)
-    return sections.table([head, ["---"] + ["---:"] * (len(head) - 1), *body])
+    return figures(head, body)
 
 
 def drawn_of(record: dict[str, Any]) -> list[dict]:
@@ -207,7 +205,7 @@ def training_text(record: dict[str, Any]) -> str:
         f"On an {record['device']} ([record](../benchmarks/results/{TRAINING.name})), in mixed precision, with "
         "`GradScaler`, a cosine schedule and clipping; PyTorch's "
         "gradients are clipped by `clip_grad_norm_`, refopt's by `max_norm=`.",
-        sections.table([head, ["---"] + ["---:"] * len(cases), *body]),
+        figures(head, body),
         "For each step of the fused optimizer, `refopt.torch` took one from the same parameters, states and gradients. "
         "The largest error of the compared elements, divided by [the oracle's bound](oracle.md#the-bound):",
         _bounds([row for row in record["curves"] if "skipped" not in row or "losses" in row]),
@@ -231,7 +229,7 @@ def _bounds(rows: list[dict]) -> str:
          f"{row['largest_refopt']:.2f}", f"{row['largest_fused']:.2f}", str(row["skipped"])]
         for row in rows
     ]
-    return sections.table([head, ["---"] + ["---:"] * 5, *body])
+    return figures(head, body)
 
 
 def draw_training(record: dict[str, Any], figure: Path) -> None:
@@ -262,7 +260,7 @@ def draw() -> None:
     """Draw what there is a record of."""
     for path, figure, drawing in ((STEP, STEP_FIGURE, draw_step), (TRAINING, TRAINING_FIGURE, draw_training)):
         if path.is_file():
-            drawing(json.loads(path.read_text()), figure)
+            drawing(read(path.name), figure)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ section failed or a row is wrong.
 """
 
 import argparse
+import contextlib
 import gc
 import signal
 import statistics
@@ -24,9 +25,9 @@ import torch
 from torch.optim import Optimizer
 
 from benchmarks.floor import judged
-from benchmarks.measure import SLEEP, attempt, captured, copy_gb_s, free, l2_bytes
+from benchmarks.measure import SLEEP, captured, copy_gb_s, free, l2_bytes
 from benchmarks.peers import compiled
-from benchmarks.record import RESULTS, ROOT, begin, closure, digests, save, short_name
+from benchmarks.record import RESULTS, ROOT, begin, by_sections, ended, short_name
 from benchmarks.torch_trace import traced
 from benchmarks.torch_work import OPTIMIZERS, OURS, SMALL, WORKLOADS, Step, Subject, Work, states_of, subjects, work_of
 
@@ -78,13 +79,13 @@ def times(step: Step, before: Callable[[], Any], on_gpu: bool = True, rounds: in
             whole.append((time.perf_counter() - start) * 1e6)
     found = {"host_us": statistics.median(host), "whole_us": statistics.median(whole)}
     if on_gpu:
-        found["ms"] = statistics.median(_device_ms(step, before, found["host_us"], rounds))
+        cycles = max(SLEEP, int(1.5 * found["host_us"] * CYCLES_PER_US))
+        found["ms"] = statistics.median(device_ms(step, before, cycles, rounds))
     return found
 
 
-def _device_ms(step: Step, before: Callable[[], Any], host_us: float, rounds: int) -> Iterator[float]:
-    """Milliseconds between two events around each call, which is enqueued before it may start."""
-    cycles = max(SLEEP, int(1.5 * host_us * CYCLES_PER_US))
+def device_ms(step: Step, before: Callable[[], Any], cycles: int, rounds: int) -> Iterator[float]:
+    """Milliseconds between two events around each call, which is enqueued while the GPU is kept busy for cycles."""
     for _ in range(rounds):
         before()
         torch.cuda.synchronize()
@@ -153,28 +154,26 @@ def compiled_steps(copy: float, works: list[Work], seconds: float) -> Iterator[d
         elif left < 1:
             yield about | {"skipped": f"no time left of {seconds:.0f} s"}
         else:
-            with _Limit(left):
+            with _limited(left):
                 rows = list(rows_of(work, routine, subject, copy))
             yield from rows
             release()
 
 
-class _Limit:
-    """Raises TimeoutError within, after so many seconds."""
+@contextlib.contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError within, after so many seconds."""
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+    def end(*_: Any) -> None:
+        raise TimeoutError(f"not compiled within the {seconds:.0f} s that were left")
 
-    def __enter__(self) -> None:
-        self._before = signal.signal(signal.SIGALRM, self._end)
-        signal.setitimer(signal.ITIMER_REAL, self._seconds)
-
-    def __exit__(self, *_: Any) -> None:
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, self._before)
-
-    def _end(self, *_: Any) -> None:
-        raise TimeoutError(f"not compiled within the {self._seconds:.0f} s that were left")
+        signal.signal(signal.SIGALRM, before)
 
 
 def agreement(works: list[Work]) -> Iterator[dict]:
@@ -248,32 +247,20 @@ def release() -> None:
 
 def measured(names: list[str], seconds: float, out: Path, device: str = "cuda") -> dict[str, Any]:
     """The whole report, saved after every row."""
-    began = time.perf_counter()
-    report: dict[str, Any] = begin("benchmarks.torch_step")
-    own = sorted((ROOT / "refopt" / "torch").glob("*.py"))
-    report["sources"] = digests([*closure("benchmarks.torch_step"), *own])
-    report |= {"what": "torch-step", "timing": TIMING, "failures": {}, "seconds": {}}
-    copy = attempt("copy_gb_s", copy_gb_s, report["failures"])
-    report["copy_gb_s"], works = copy, [work_of(name, device) for name in names]
-    sections = {
-        "agreement": partial(agreement, works), "steps": partial(steps, copy, works), "memory": partial(memory, works),
-        "timelines": partial(timelines, works),
-        "compiled": partial(compiled_steps, copy, works, seconds),
-    }
-    for name, section in sections.items():
-        print(f"{time.perf_counter() - began:6.1f} s  {name}", file=sys.stderr, flush=True)
-        report[name], start = [], time.perf_counter()
+    report: dict[str, Any] = begin("benchmarks.torch_step", also=sorted((ROOT / "refopt" / "torch").glob("*.py")))
+    report |= {"what": "torch-step", "timing": TIMING}
+    works = [work_of(name, device) for name in names]
 
-        def kept(rows: list = report[name], section: Callable[[], Iterator[dict]] = section) -> list[dict]:
-            for row in section():
-                rows.append(row)
-                save(report, out)
-            return rows
+    def sections() -> Iterator[tuple[str, Callable[[], Any]]]:
+        yield "copy_gb_s", copy_gb_s
+        copy = report["copy_gb_s"]
+        yield "agreement", partial(agreement, works)
+        yield "steps", partial(steps, copy, works)
+        yield "memory", partial(memory, works)
+        yield "timelines", partial(timelines, works)
+        yield "compiled", partial(compiled_steps, copy, works, seconds)
 
-        attempt(name, kept, report["failures"])
-        report["seconds"][name] = round(time.perf_counter() - start, 1)
-        report["seconds"]["all"] = round(time.perf_counter() - began, 1)
-        save(report, out)
+    by_sections(report, sections(), out)
     return report
 
 
@@ -286,17 +273,14 @@ def main() -> int:
     options = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("PyTorch sees no CUDA device")
-    device = short_name(torch.cuda.get_device_properties(0).name)
-    out = options.out or RESULTS / f"torch-step-{device}.json"
+    out = options.out or RESULTS / f"torch-step-{short_name(torch.cuda.get_device_properties(0).name)}.json"
     report = measured(options.workloads, options.compile, out)
     for row in report["steps"] + report["compiled"]:
         what = " ".join(str(row.get(key, "")) for key in ("workload", "routine", "implementation", "how", "condition"))
         figures = [f"{key} {row[key]:.3f}" for key in ("host_us", "whole_us", "ms", "floor_ms") if key in row]
         print(f"{what:70} {row.get('skipped', '  '.join(figures))}")
-    for name, failure in report["failures"].items():
-        print(f"FAILED {name}: {failure}")
     print(f"written to {out}")
-    return 1 if report["failures"] else 0
+    return ended(report)
 
 
 if __name__ == "__main__":

@@ -16,15 +16,15 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.measure import attempt
-from benchmarks.record import RESULTS, ROOT, begin, closure, digests, save, short_name
-from benchmarks.torch_models import CASES, KINDS, MAX_NORM, Case, Run
+from benchmarks.record import RESULTS, ROOT, begin, by_sections, ended, short_name
+from benchmarks.torch_models import CASES, KINDS, MAX_NORM, Case, Run, differing
 from benchmarks.torch_step import release
 from benchmarks.torch_work import OURS
 from refopt import torch as merged
@@ -140,8 +140,7 @@ def curves(case: Case, device: str, steps: int) -> dict[str, Any]:
             losses[name], rows = bounds(case, device, steps)
         else:
             run = Run(case, name, device, steps)
-            for _ in range(steps):
-                run.step()
+            run.steps(steps)
             losses[name] = run.losses
             del run
         release()
@@ -158,33 +157,23 @@ def curves(case: Case, device: str, steps: int) -> dict[str, Any]:
 def resumed(case: Case, device: str, half: int = HALF) -> dict[str, Any]:
     """Whether a training by refopt that is saved and loaded goes on with the bits of one that is not."""
     whole = Run(case, OURS, device, 2 * half)
-    for _ in range(half):
-        whole.step()
+    whole.steps(half)
     file = io.BytesIO()
     torch.save(whole.state(), file)
-    for _ in range(half):
-        whole.step()
+    whole.steps(half)
     file.seek(0)
     parts = Run(case, OURS, device, 2 * half, seed=1)  # other parameters, and other data
     parts.load(torch.load(file, weights_only=False))
     parts._batches = whole._batches
-    for _ in range(half):
-        parts.step()
+    parts.steps(half)
     again = Run(case, OURS, device, 2 * half)  # which differs where the model's own kernels are not deterministic
-    for _ in range(2 * half):
-        again.step()
-    bad = differing(whole, parts)
+    again.steps(2 * half)
+    bad, chance = (differing(*([x.detach() for x in run.params] for run in (whole, other))) for other in (parts, again))
     return {
         "model": case.model, "optimizer": case.kind, "steps": 2 * half, "saved_after": half,
-        "differing_elements": bad, "differing_without_stop": differing(whole, again),
+        "differing_elements": bad, "differing_without_stop": chance,
         "ok": bad == 0 and whole.losses == parts.losses,
     }
-
-
-def differing(one: Run, other: Run) -> int:
-    """How many elements of the parameters of two runs differ in any bit."""
-    pairs = zip(one.params, other.params, strict=True)
-    return sum(int((x.detach().view(torch.int32) != y.detach().view(torch.int32)).sum()) for x, y in pairs)
 
 
 def speeds(case: Case) -> Iterator[dict[str, Any]]:
@@ -193,12 +182,10 @@ def speeds(case: Case) -> Iterator[dict[str, Any]]:
         release()
         torch.cuda.reset_peak_memory_stats()
         run = Run(case, name, "cuda", WARMUP + TIMED)
-        for _ in range(WARMUP):
-            run.step()
+        run.steps(WARMUP)
         torch.cuda.synchronize()
         start = time.perf_counter()
-        for _ in range(TIMED):
-            run.step()
+        run.steps(TIMED)
         torch.cuda.synchronize()
         seconds = (time.perf_counter() - start) / TIMED
         left, total = torch.cuda.mem_get_info()
@@ -234,11 +221,8 @@ def deterministic(section: Callable[..., Any], *given: Any) -> Any:
 
 def measured(device: str, steps: int, half: int, out: Path) -> dict[str, Any]:
     """The whole report, saved after every row."""
-    began = time.perf_counter()
-    report: dict[str, Any] = begin("benchmarks.torch_training")
     own = sorted((ROOT / "refopt" / "torch").glob("*.py"))
-    report["sources"] = digests([*closure("benchmarks.torch_training"), *own])
-    report |= {"what": "torch-training", "on": device, "failures": {}, "seconds": {}}
+    report: dict[str, Any] = begin("benchmarks.torch_training", also=own) | {"what": "torch-training", "on": device}
     cases = CASES[device]
     sections: dict[str, Callable[[Case], Any]] = {
         "curves": lambda case: deterministic(curves, case, device, steps),
@@ -246,19 +230,7 @@ def measured(device: str, steps: int, half: int, out: Path) -> dict[str, Any]:
     }
     if device == "cuda":
         sections = {"speeds": speeds, **sections}
-    for name, section in sections.items():
-        print(f"{time.perf_counter() - began:6.1f} s  {name}", file=sys.stderr, flush=True)
-        report[name], start = [], time.perf_counter()
-
-        def kept(rows: list = report[name], section: Callable[[Case], Any] = section) -> list[dict]:
-            for row in of_each(cases, section):
-                rows.append(row)
-                save(report, out)
-            return rows
-
-        attempt(name, kept, report["failures"])
-        report["seconds"][name] = round(time.perf_counter() - start, 1)
-        save(report, out)
+    by_sections(report, ((name, partial(of_each, cases, section)) for name, section in sections.items()), out)
     return report
 
 
@@ -279,10 +251,8 @@ def main(arguments: list[str] | None = None) -> int:
     for section in ("speeds", "curves", "resumed"):
         for row in report.get(section, ()):
             print(section, *(f"{key}={value}" for key, value in row.items() if not isinstance(value, list | dict)))
-    for name, failure in report["failures"].items():
-        print(f"FAILED {name}: {failure}")
     print(f"written to {out}")
-    return 1 if report["failures"] else 0
+    return ended(report)
 
 
 if __name__ == "__main__":

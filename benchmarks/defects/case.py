@@ -40,13 +40,7 @@ CASES: dict[str, Case] = {}
 
 
 def case(
-    what: str,
-    args: Sequence[Any],
-    meant: Any,
-    block: int,
-    grid: int = 1,
-    shared_bytes: int = 0,
-    right: bool = False,
+    what: str, args: Sequence[Any], meant: Any, block: int, grid: int = 1, shared_bytes: int = 0, right: bool = False,
     **more: Any,
 ) -> Callable[[Any], Any]:
     """A kernel that is launched once, on arrays or what makes them, and leaves the values meant in its last array."""

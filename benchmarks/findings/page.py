@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.findings.known import KINDS, Known, differences, failures, known
 from benchmarks.record import RESULTS
-from benchmarks.sections import table, with_section
+from benchmarks.sections import figures, table, with_section
 
 Record = Mapping[str, Any]
 
@@ -25,24 +25,23 @@ def _parts(version: str) -> list[int]:
 
 def with_findings(page: str) -> str:
     """docs/findings.md."""
-    page = with_section(page, "libraries", table(libraries()))
+    heads = ["library", "optimizers", "no difference", "differences", "not taken"]
+    page = with_section(page, "libraries", figures(heads, libraries()))
     page = with_section(page, "explained", "\n".join(explained()))
     page = with_section(page, "swept", "\n".join(on_gpu()))
     page = with_section(page, "changes", "\n".join(changed()))
     return with_section(page, "optimizers", "\n".join(optimizers()))
 
 
-def libraries() -> list[list[str]]:
+def libraries() -> Iterator[list[str]]:
     """How many optimizers of each library were tried, and what came of it."""
-    lines = [["library", "optimizers", "no difference", "differences", "not taken"], ["---", *["---:"] * 4]]
     for report in records():
         by_library: dict[str, Counter] = {}
         for row in report["rows"]:
             by_library.setdefault(row["library"], Counter())[_outcome(row)] += 1
         for library, counts in by_library.items():
             each = counts["right"], counts["different"], counts["not taken"]
-            lines.append([_heading(report, library), str(sum(counts.values())), *map(str, each)])
-    return lines
+            yield [_heading(report, library), str(sum(counts.values())), *map(str, each)]
 
 
 def _heading(report: Record, library: str) -> str:
@@ -60,10 +59,8 @@ def explained() -> Iterator[str]:
     """Every explanation that a record bears out, by kind."""
     tried = [(report, list(differences(report))) for report in records()]
     for kind, heading in KINDS.items():
-        entries = [entry for entry in known() if entry.kind == kind]
-        if not entries:
-            continue
-        yield f"## {heading}\n"
+        if entries := [entry for entry in known() if entry.kind == kind]:
+            yield f"## {heading}\n"
         for entry in entries:
             yield from _entry(entry, tried)
 

@@ -25,12 +25,16 @@ class Array(NamedTuple):
     def size(self) -> int:
         return math.prod(self.shape)
 
+    @property
+    def span(self) -> tuple[int, int]:
+        """The addresses at which it begins and ends, if it is dense."""
+        return self.address, self.address + self.size * ITEM_SIZES[self.dtype]
+
     def in_c_order(self) -> bool:
         """Whether it is C-contiguous."""
         expected = c_strides(self.shape, ITEM_SIZES[self.dtype])
-        return not self.size or all(
-            n == 1 or s == e for n, s, e in zip(self.shape, self.strides, expected, strict=True)
-        )
+        axes = zip(self.shape, self.strides, expected, strict=True)
+        return not self.size or all(extent == 1 or stride == other for extent, stride, other in axes)
 
     def layout(self) -> tuple[int, ...] | None:
         """Strides in elements, 0 for extents of 1; None if the array is not dense in any axis order."""
@@ -132,9 +136,8 @@ def check_like(where: str, array: Array, like: Array, name: str, *, written: boo
         raise ValueError(f"{where}: expected shape {like.shape}, as {name} has, got {array.shape}")
     layout, expected = check_dense(where, array), like.layout()
     if layout != expected:
-        raise ValueError(
-            f"{where}: expected the axis order of {name} with strides of {expected} elements, got {layout}"
-        )
+        order = f"the axis order of {name} with strides of {expected} elements"
+        raise ValueError(f"{where}: expected {order}, got {layout}")
     if written:
         check_writable(where, array)
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from refopt.checks.arguments import listed
 from refopt.checks.arrays import Array, check_like, check_one, refuse_overlaps
-from refopt.checks.dtypes import ITEM_SIZES, SIZES, arithmetic, arithmetic_name, widens
+from refopt.checks.dtypes import SIZES, arithmetic, arithmetic_name, widens
 from refopt.checks.numbers import check_hypers
 from refopt.checks.rows import Routine, Spec
 
@@ -37,10 +37,7 @@ class Call(NamedTuple):
 
 
 def check(
-    routine: Routine,
-    slots: dict[str, Any],
-    hypers: dict[str, Any],
-    describe: Callable[[Any, str], Array],
+    routine: Routine, slots: dict[str, Any], hypers: dict[str, Any], describe: Callable[[Any, str], Array],
     shared: dict[str, Any] | None = None,
 ) -> Call:
     """Check a call of the merged routine as a whole; raises, or returns the normalized call.
@@ -60,7 +57,7 @@ def check(
     exact = ["float64"] if _reals(arrays) == {np.float64} else []
     for key, one in common.items():
         check_one(f"{name}: {key}", one, ["float32", *(exact if key == "grad_factor" else [])])
-    _check_overlap(name, routine, arrays, common)
+    refuse_overlaps(name, _spans(routine, arrays, common))
     regular = check_hypers(routine, hypers, count, _reals(arrays))
     active = [i for i in range(count) if arrays["grads"][i] is not None]
     return Call(routine, lists, arrays, active, regular, common)
@@ -121,17 +118,10 @@ def _check_dtype(where: str, slot: str, dtype: str, param: str, real: type) -> N
 def _spans(
     routine: Routine, arrays: dict[str, list[Array | None]], shared: dict[str, Array]
 ) -> Iterator[tuple[int, int, bool, str]]:
+    """For `refuse_overlaps`; gradients are not written, so they may share memory with each other."""
     for label, one in shared.items():
-        yield one.address, one.address + SIZES[one.dtype], False, label
+        yield *one.span, False, label
     for slot in routine.slots:
         for i, array in enumerate(arrays[slot.name]):
             if array and array.size:
-                stop = array.address + array.size * ITEM_SIZES[array.dtype]
-                yield array.address, stop, slot.written, f"{slot.name}[{i}]"
-
-
-def _check_overlap(
-    name: str, routine: Routine, arrays: dict[str, list[Array | None]], shared: dict[str, Array]
-) -> None:
-    """Refuse written arrays that share memory with any other; gradients may share memory with each other."""
-    refuse_overlaps(name, _spans(routine, arrays, shared))
+                yield *array.span, slot.written, f"{slot.name}[{i}]"

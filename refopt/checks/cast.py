@@ -64,10 +64,7 @@ def _check_pair(name: str, first: str, second: str, source: Array, target: Array
 
 
 def check_scale(
-    name: str,
-    first: str,
-    pairs: Sequence[tuple[Array, Array] | None],
-    scale: Any,
+    name: str, first: str, pairs: Sequence[tuple[Array, Array] | None], scale: Any,
     describe: Callable[[Any, str], Array] | None = None,
 ) -> float | Array:
     """The scale of a cast: a float that is finite in the types used, or, given ``describe``, a one-element array."""
@@ -97,8 +94,8 @@ def _scale_array(where: str, scale: Any, describe: Callable[[Any, str], Array] |
 
 def _cast_spans(call: Cast, first: str, second: str) -> Iterator[tuple[int, int, bool, str]]:
     if isinstance(call.scale, Array):
-        yield call.scale.address, call.scale.address + SIZES[call.scale.dtype], False, "scale"
+        yield *call.scale.span, False, "scale"
     for i, (source, target) in ((i, pair) for i, pair in enumerate(call.pairs) if pair and pair[0].size):
-        yield target.address, target.address + target.size * ITEM_SIZES[target.dtype], True, f"{second}[{i}]"
+        yield *target.span, True, f"{second}[{i}]"
         if (source.address, source.dtype) != (target.address, target.dtype):
-            yield source.address, source.address + source.size * ITEM_SIZES[source.dtype], False, f"{first}[{i}]"
+            yield *source.span, False, f"{first}[{i}]"

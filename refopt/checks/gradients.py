@@ -42,9 +42,7 @@ def check_loss_scaling(arrays: list[Any], describe: Callable[[Any, str], Array],
     described = {key: describe(array, f"{name}: {key}") for key, array in zip(dtypes, arrays, strict=True)}
     for key, dtype in dtypes.items():
         check_one(f"{name}: {key}", described[key], [dtype], written=key != "found_inf")
-    # All have four bytes.
-    spans = ((array.address, array.address + 4, key != "found_inf", key) for key, array in described.items())
-    refuse_overlaps(name, spans)
+    refuse_overlaps(name, ((*array.span, key != "found_inf", key) for key, array in described.items()))
     checked: dict[str, Any] = {}
     for key in ("incr_every_n_steps", "decr_every_n_nan_or_inf"):
         checked[key] = whole(f"{name}: {key}", numbers[key], 1, 2**31 - 1)  # the largest value of a counter

@@ -25,9 +25,7 @@ def check_hypers(routine: Routine, hypers: dict[str, Any], count: int, reals: se
     return regular
 
 
-def check_hyper(
-    routine: Routine, hyper: Hyper, value: Any, count: int, reals: set[type]
-) -> float | list[float]:
+def check_hyper(routine: Routine, hyper: Hyper, value: Any, count: int, reals: set[type]) -> float | list[float]:
     """A number as a float, or as a list with one for each of ``count`` tensors."""
     if type(value) is (int if hyper.whole else float) and 1e-37 < value < 1e38 and value < hyper.below / 2:
         return float(value)  # the fast path for each step: normal in every type, not rounded to the bound

@@ -84,9 +84,7 @@ class Bound:
         """By tensor, whether an address is misaligned for the slot's dtype."""
         return (addresses & self._lower[slot]) != 0
 
-    def moved(
-        self, where: str, slot: str, addresses: Any, arrays: Any
-    ) -> tuple[np.ndarray, list[Any] | None, bool]:
+    def moved(self, where: str, slot: str, addresses: Any, arrays: Any) -> tuple[np.ndarray, list[Any] | None, bool]:
         """Check a caller's new arrays for a slot: their addresses, and the arrays or ``None``.
 
         Returns:
@@ -206,8 +204,7 @@ def _within(extents: Extents, others: Extents) -> bool:
 
 def extents_of(arrays: Sequence[Array | None]) -> Extents:
     """The extents of the arrays that are present and have elements."""
-    spans = [(a.address, a.address + a.size * ITEM_SIZES[a.dtype]) for a in arrays if a and a.size]
-    return np.array(spans, np.int64).reshape(-1, 2).T
+    return np.array([a.span for a in arrays if a and a.size], np.int64).reshape(-1, 2).T
 
 
 def overlap(extents: Sequence[Extents], written: Sequence[bool]) -> bool:

@@ -10,24 +10,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from refopt.cli.output import (
-    BROKEN_PIPE,
-    DIFFERS,
-    ENDS,
-    EQUAL,
-    FAILED,
-    INTERRUPTED,
-    TERMINATED,
-    UNUSABLE,
-    Terminated,
-    Unusable,
-    write,
-)
+from refopt.cli.output import BROKEN_PIPE, ENDS, FAILED, INTERRUPTED, TERMINATED, UNUSABLE, Terminated, Unusable, write
 
-__all__ = [
-    "BROKEN_PIPE", "DIFFERS", "ENDS", "EQUAL", "FAILED", "INTERRUPTED", "TERMINATED", "UNUSABLE", "Terminated",
-    "Unusable", "main", "run",
-]
+__all__ = ["Terminated", "Unusable", "main", "run"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -10,13 +10,13 @@ import shlex
 import sys
 import textwrap
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from refopt.catalog import KNOWN
 from refopt.checks.dtypes import numpy_dtype
-from refopt.cli.output import DIFFERS, EQUAL, SEVERAL, Unusable, write
+from refopt.cli.output import DIFFERS, EQUAL, PAIRS, SEVERAL, Unusable, write
 from refopt.cli.progress import Progress
 from refopt.cli.report_file import Target, save
 from refopt.oracle import ARRAYS, DEADLINE, DTYPES, LAWS, SYMMETRIES, Report, check, current_id, identify
@@ -35,61 +35,40 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
         epilog="Exit status: 0 if it is right, 1 if it is wrong or could not be compared, 2 for arguments or files "
         "that cannot be used, 3 if the command itself fails; 130, 141 and 143 for Ctrl-C, a closed pipe and SIGTERM.",
     )
-    command.add_argument("step", nargs="?", metavar="STEP", help="module:name, or path/to/file.py:name")
-    command.add_argument(
-        "--as", dest="routine", choices=[*KNOWN, NONE], metavar="ROUTINE",
-        help=f"{', '.join(KNOWN)}; or {NONE}, for the laws that need no formula",
-    )
-    command.add_argument(
-        "--with", dest="options", **SEVERAL, default=[], metavar="NAME=VALUE", help="the optimizer's own arguments"
-    )
-    command.add_argument(
-        "--set", dest="fixed", **SEVERAL, default=[], metavar="NAME=VALUE",
-        help="numbers and choices that are built into the step, such as epsilon_at=uncorrected",
-    )
-    command.add_argument(
-        "--names", **SEVERAL, default=[], metavar="OURS=THEIRS",
-        help="what the optimizer calls its states and numbers, such as moment1=m step=t",
-    )
-    command.add_argument("--arrays", choices=ARRAYS, metavar="A", help=f"arrays for a function: {', '.join(ARRAYS)}")
-    dtypes, by_request = [*SHORT, *DTYPES], [law.id for law in LAWS.values() if law.asked]
-    command.add_argument("--dtype", **SEVERAL, choices=dtypes, metavar="D", help=f"{', '.join(SHORT)}; default all")
-    usual = f"ids; default all but {', '.join(by_request)}; with --as {NONE}, those that need no formula"
-    command.add_argument("--law", **SEVERAL, type=current_id, choices=[*LAWS], metavar="L", help=usual)
-    command.add_argument(
-        "--symmetry", **SEVERAL, choices=SYMMETRIES, default=[], metavar="S",
-        help=f"symmetries that the optimizer claims: {', '.join(SYMMETRIES)}",
-    )
-    command.add_argument(
-        "--tolerance", type=float, metavar="T", help="relative tolerance between runs; default measured"
-    )
-    command.add_argument(
-        "--allow-skips", **SEVERAL, type=current_id, choices=[*LAWS], default=[], metavar="L",
-        help="laws of which more than a fifth of the cases may be skipped",
-    )
-    command.add_argument("--list-laws", action="store_true", help="only list the laws")
-    command.add_argument("--identify", action="store_true", help="only say which routine and choices it is, if any")
-    command.add_argument("--examples", type=int, metavar="N", help="random cases of the step; default 5")
-    command.add_argument("--seed", type=int, default=0, metavar="N", help="seed of all data; default 0")
-    command.add_argument("--secret", type=int, metavar="N", help="seed of L21; default random")
-    command.add_argument("--device", metavar="D", help="where the arrays are, such as cuda")
-    command.add_argument("--exact", action="store_true", help="also compare with refopt.cpu bit for bit")
-    command.add_argument(
-        "--expected-failures", metavar="FILE",
-        help='laws that may fail: lines such as "L7 # why" and "L7-float32 # why"',
-    )
-    command.add_argument("--skip-file", dest="skips", metavar="FILE", help="laws to skip, in the same format")
-    command.add_argument(
-        "--deadline", type=float, metavar="S", help=f"seconds that a call of the step may take; default {DEADLINE:g}"
-    )
-    command.add_argument("--in-place", action="store_true", help="run the step in this process, not in a separate one")
-    command.add_argument(
-        "--verbose", action="store_true", help="print every failure of every law, and everything skipped"
-    )
-    command.add_argument("--script", metavar="FILE", help="write a script that reproduces the failure without refopt")
-    command.add_argument(
-        "--json", metavar="FILE", help="write a report in JSON; - for stdout, which then gets nothing else"
-    )
+    add, dtypes, by_request = command.add_argument, [*SHORT, *DTYPES], [law.id for law in LAWS.values() if law.asked]
+    add("step", nargs="?", metavar="STEP", help="module:name, or path/to/file.py:name")
+    text = f"{', '.join(KNOWN)}; or {NONE}, for the laws that need no formula"
+    add("--as", dest="routine", choices=[*KNOWN, NONE], metavar="ROUTINE", help=text)
+    add("--with", dest="options", **PAIRS, help="the optimizer's own arguments")
+    text = "numbers and choices that are built into the step, such as epsilon_at=uncorrected"
+    add("--set", dest="fixed", **PAIRS, help=text)
+    text = "what the optimizer calls its states and numbers, such as moment1=m step=t"
+    add("--names", **PAIRS | {"metavar": "OURS=THEIRS"}, help=text)
+    add("--arrays", choices=ARRAYS, metavar="A", help=f"arrays for a function: {', '.join(ARRAYS)}")
+    add("--dtype", **SEVERAL, choices=dtypes, metavar="D", help=f"{', '.join(SHORT)}; default all")
+    text = f"ids; default all but {', '.join(by_request)}; with --as {NONE}, those that need no formula"
+    add("--law", **SEVERAL, type=current_id, choices=[*LAWS], metavar="L", help=text)
+    text = f"symmetries that the optimizer claims: {', '.join(SYMMETRIES)}"
+    add("--symmetry", **SEVERAL, choices=SYMMETRIES, default=[], metavar="S", help=text)
+    add("--tolerance", type=float, metavar="T", help="relative tolerance between runs; default measured")
+    text = "laws of which more than a fifth of the cases may be skipped"
+    add("--allow-skips", **SEVERAL, type=current_id, choices=[*LAWS], default=[], metavar="L", help=text)
+    add("--list-laws", action="store_true", help="only list the laws")
+    add("--identify", action="store_true", help="only say which routine and choices it is, if any")
+    add("--examples", type=int, metavar="N", help="random cases of the step; default 5")
+    add("--seed", type=int, default=0, metavar="N", help="seed of all data; default 0")
+    add("--secret", type=int, metavar="N", help="seed of L21; default random")
+    add("--device", metavar="D", help="where the arrays are, such as cuda")
+    add("--exact", action="store_true", help="also compare with refopt.cpu bit for bit")
+    text = 'laws that may fail: lines such as "L7 # why" and "L7-float32 # why"'
+    add("--expected-failures", metavar="FILE", help=text)
+    add("--skip-file", dest="skips", metavar="FILE", help="laws to skip, in the same format")
+    text = f"seconds that a call of the step may take; default {DEADLINE:g}"
+    add("--deadline", type=float, metavar="S", help=text)
+    add("--in-place", action="store_true", help="run the step in this process, not in a separate one")
+    add("--verbose", action="store_true", help="print every failure of every law, and everything skipped")
+    add("--script", metavar="FILE", help="write a script that reproduces the failure without refopt")
+    add("--json", metavar="FILE", help="write a report in JSON; - for stdout, which then gets nothing else")
     return command
 
 
@@ -108,7 +87,7 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         parser.error(f"expected --as with the routine that it implements, one of {', '.join([*KNOWN, NONE])}")
     named = _named(args, parser)
     step = found(args.step)
-    _checked(args, parser, step, named)
+    tried(parser, lambda: check(_routine(args), step, **named | {"dtypes": []}))  # before anything is written
     with Target(args.json) as target:
         report = _report(args, step, named)
         target.write(report.to_json() + "\n")
@@ -121,23 +100,37 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
 
 def _identified(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Identify which routine a step is."""
-    options = pairs("--with", args.options, parser)
-    own: dict[str, Any] = {"set": pairs("--set", args.fixed, parser)}
-    own |= {"names": pairs("--names", args.names, parser), "arrays": args.arrays}
-    own |= {"device": args.device, "seed": args.seed}
-    for name in options.keys() & own.keys():
-        parser.error(f"argument --with: expected one of the optimizer's own arguments, got {name}")
-    step = found(args.step)
+    own: dict[str, Any] = {"set": pairs("--set", args.fixed, parser), "names": pairs("--names", args.names, parser)}
+    own |= {"arrays": args.arrays, "device": args.device, "seed": args.seed}
+    options, step = own_arguments(args, parser, own), found(args.step)
+    return EQUAL if reported(args, parser, lambda: identify(step, **own, **options)).matches else DIFFERS
+
+
+def reported(args: argparse.Namespace, parser: argparse.ArgumentParser, make: Callable[[], Any]) -> Any:
+    """Make a report, and print it or write it as JSON."""
     with Target(args.json) as target:
-        try:
-            with contextlib.redirect_stdout(sys.stderr):
-                identity = identify(step, **own, **options)
-        except (TypeError, ValueError) as error:
-            parser.error(str(error))
-        target.write(identity.to_json() + "\n")
+        report = tried(parser, make)
+        target.write(report.to_json() + "\n")
         if args.json != "-":
-            write(readable(identity))
-    return EQUAL if identity.matches else DIFFERS
+            write(readable(report))
+    return report
+
+
+def tried(parser: argparse.ArgumentParser, make: Callable[[], Any]) -> Any:
+    """What a function returns; what it prints goes to stderr, and arguments that it refuses are reported."""
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            return make()
+    except (TypeError, ValueError) as error:
+        parser.error(str(error))
+
+
+def own_arguments(args: argparse.Namespace, parser: argparse.ArgumentParser, taken: Iterable[str]) -> dict[str, Any]:
+    """The optimizer's own arguments, none of which has a name that is taken."""
+    options = pairs("--with", args.options, parser)
+    for name in options.keys() & set(taken):
+        parser.error(f"argument --with: expected one of the optimizer's own arguments, got {name}")
+    return options
 
 
 def _named(args: argparse.Namespace, parser: argparse.ArgumentParser) -> dict[str, Any]:
@@ -155,9 +148,7 @@ def _named(args: argparse.Namespace, parser: argparse.ArgumentParser) -> dict[st
     }
     if args.routine == NONE and args.script:
         parser.error(f"argument --script: expected none with --as {NONE}, got {args.script}")
-    options = pairs("--with", args.options, parser)
-    for name in options.keys() & {*named, *optional}:
-        parser.error(f"argument --with: expected one of the optimizer's own arguments, got {name}")
+    options = own_arguments(args, parser, [*named, *optional])
     return named | {name: x for name, x in optional.items() if x is not None} | options
 
 
@@ -232,15 +223,6 @@ def _of_file(path: str) -> Any:
     return module
 
 
-def _checked(args: argparse.Namespace, parser: argparse.ArgumentParser, step: Any, named: dict[str, Any]) -> None:
-    """Refuse bad arguments before anything is written."""
-    try:
-        with contextlib.redirect_stdout(sys.stderr):
-            check(_routine(args), step, **named | {"dtypes": []})
-    except (TypeError, ValueError) as error:
-        parser.error(str(error))
-
-
 def _report(args: argparse.Namespace, step: Any, named: dict[str, Any]) -> Report:
     """The report, with a command that reproduces each failure."""
     with Progress(sys.stderr, 1) as progress, contextlib.redirect_stdout(sys.stderr):
@@ -265,16 +247,16 @@ def _command(args: argparse.Namespace, dtypes: Sequence[str], law: str) -> str:
     """The command that tries a law again, in dtypes."""
     short = [name for name, long in SHORT.items() if long in dtypes]
     words = ["refopt", "check", args.step, "--as", args.routine, "--dtype", *short, "--law", law]
-    for name, values in (("--with", args.options), ("--set", args.fixed), ("--names", args.names)):
-        words += [name, *values] if values else []
-    options = {"--seed": args.seed or None, "--examples": args.examples}
-    options |= {"--secret": args.secret if LAWS[law].secret else None}
-    options |= {"--arrays": args.arrays, "--device": args.device, "--tolerance": args.tolerance}
-    options |= {"--deadline": args.deadline}
+    secret = args.secret if LAWS[law].secret else None
+    options = {
+        "--with": args.options, "--set": args.fixed, "--names": args.names, "--seed": args.seed or None,
+        "--examples": args.examples, "--secret": secret, "--arrays": args.arrays, "--device": args.device,
+        "--tolerance": args.tolerance, "--deadline": args.deadline, "--symmetry": args.symmetry,
+        "--allow-skips": args.allow_skips,
+    }
     for name, value in options.items():
-        words += [name, str(value)] if value is not None else []
-    words += ["--symmetry", *args.symmetry] if args.symmetry else []
-    words += ["--allow-skips", *args.allow_skips] if args.allow_skips else []
+        if value not in (None, []):
+            words += [name, *map(str, value if isinstance(value, list) else [value])]
     return shlex.join(words + ["--exact"] * args.exact + ["--in-place"] * args.in_place)
 
 
@@ -288,6 +270,4 @@ def readable(report: object) -> str:
 
 
 def _wrapped(line: str, indent: str) -> str:
-    return textwrap.fill(
-        line, WIDTH, subsequent_indent=indent, break_long_words=True, break_on_hyphens=False, drop_whitespace=True
-    )
+    return textwrap.fill(line, WIDTH, subsequent_indent=indent, break_on_hyphens=False)

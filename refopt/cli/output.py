@@ -7,6 +7,7 @@ from typing import Any
 # Exit statuses; from 128 on, those that shells derive from signals.
 EQUAL, DIFFERS, UNUSABLE, FAILED, INTERRUPTED, BROKEN_PIPE, TERMINATED = 0, 1, 2, 3, 130, 141, 143
 SEVERAL: Any = {"action": "extend", "nargs": "+"}  # an option's values, also if it is repeated
+PAIRS: Any = SEVERAL | {"default": [], "metavar": "NAME=VALUE"}
 ENDS = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
 
 

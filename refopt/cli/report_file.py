@@ -42,7 +42,7 @@ class Target:
                 return
             if not path or path.endswith(os.sep):
                 raise OSError(0, "expected the name of a file")
-            mode = _mode(path)
+            mode = os.stat(path).st_mode if os.path.exists(path) else None
             if (mode is None or stat.S_ISREG(mode)) and not os.path.abspath(path).startswith(SPECIAL):
                 if mode is not None:
                     os.close(os.open(path, os.O_WRONLY))  # fails if the file is protected
@@ -103,14 +103,6 @@ def save(path: str, option: str, text: str | bytes) -> None:
     """Write what an option asked for to its file."""
     with Target(path, option, "") as target:
         target.write(text)
-
-
-def _mode(path: str) -> int | None:
-    """The mode of a file; None if it does not exist."""
-    try:
-        return os.stat(path).st_mode
-    except FileNotFoundError:
-        return None
 
 
 def _write(file: Any, data: bytes) -> None:

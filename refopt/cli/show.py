@@ -6,7 +6,7 @@ from typing import Any
 from refopt.catalog import KNOWN
 from refopt.catalog.data import DTYPES
 from refopt.cli.check import pairs
-from refopt.cli.output import EQUAL, SEVERAL, Unusable, write
+from refopt.cli.output import EQUAL, PAIRS, SEVERAL, Unusable, write
 from refopt.cli.report_file import save
 from refopt.gpu.show import ptx, request, source
 from refopt.gpu.target import INSTALL, no_compiler
@@ -22,21 +22,18 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
         epilog="Exit status: 0, 2 for arguments or files that cannot be used, 3 if the command itself fails; 130, 141 "
         "and 143 for Ctrl-C, a closed pipe and SIGTERM.",
     )
-    command.add_argument("routine", choices=list(KNOWN), metavar="ROUTINE", help=", ".join(KNOWN))
+    add = command.add_argument
+    add("routine", choices=list(KNOWN), metavar="ROUTINE", help=", ".join(KNOWN))
     text = f"{', '.join(DTYPES)}; default fp32. amp has fp32 masters, +16 remainders, sr rounds stochastically"
-    command.add_argument("--dtype", choices=list(DTYPES), default="fp32", metavar="D", help=text)
-    command.add_argument("--form", metavar="F", help="one of the routine's forms; default the one that plans use")
-    command.add_argument(
-        "--set", dest="choices", **SEVERAL, default=[], metavar="NAME=VALUE",
-        help="choices of the routine, such as epsilon_at=uncorrected",
-    )
-    command.add_argument(
-        "--state", **SEVERAL, default=[], metavar="NAME", help="optional states to include, such as moment2_max"
-    )
+    add("--dtype", choices=list(DTYPES), default="fp32", metavar="D", help=text)
+    add("--form", metavar="F", help="one of the routine's forms; default the one that plans use")
+    add("--set", dest="choices", **PAIRS, help="choices of the routine, such as epsilon_at=uncorrected")
+    text = "optional states to include, such as moment2_max"
+    add("--state", **SEVERAL, default=[], metavar="NAME", help=text)
     text = "the kernels of Hopper where it has its own: Muon's products of large matrices"
-    command.add_argument("--hopper", action="store_true", help=text)
-    command.add_argument("--ptx", action="store_true", help="print the compiler's PTX instead; needs no GPU")
-    command.add_argument("--out", metavar="FILE", help="write it to a file")
+    add("--hopper", action="store_true", help=text)
+    add("--ptx", action="store_true", help="print the compiler's PTX instead; needs no GPU")
+    add("--out", metavar="FILE", help="write it to a file")
     return command
 
 

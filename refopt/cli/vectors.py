@@ -5,8 +5,8 @@ import io
 from typing import Any
 
 from refopt.catalog import KNOWN
-from refopt.cli.check import SHORT, full, pairs
-from refopt.cli.output import EQUAL, SEVERAL, write
+from refopt.cli.check import SHORT, full, pairs, tried
+from refopt.cli.output import EQUAL, PAIRS, SEVERAL, write
 from refopt.cli.report_file import save
 from refopt.oracle import DTYPES, vectors
 
@@ -21,20 +21,14 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
         description="Write test vectors of a routine: inputs in hexadecimal, the expected results, and a bound "
         "for each element.",
     )
-    command.add_argument("routine", choices=list(KNOWN), metavar="ROUTINE", help=", ".join(KNOWN))
-    command.add_argument("--format", choices=FORMATS, metavar="F", help="json or npz; default by the file's name")
-    command.add_argument("--to", metavar="FILE", help="default standard output, for json")
-    command.add_argument(
-        "--dtype", **SEVERAL, choices=[*SHORT, *DTYPES], metavar="D",
-        help=f"{', '.join(SHORT)}; default fp32 fp64",
-    )
-    command.add_argument(
-        "--set", dest="fixed", **SEVERAL, default=[], metavar="NAME=VALUE",
-        help="numbers and choices of every case, such as epsilon_at=uncorrected",
-    )
-    text = "additional cases of each dtype; default 5"
-    command.add_argument("--examples", type=int, default=5, metavar="N", help=text)
-    command.add_argument("--seed", type=int, default=0, metavar="N", help="seed of all data; default 0")
+    add = command.add_argument
+    add("routine", choices=list(KNOWN), metavar="ROUTINE", help=", ".join(KNOWN))
+    add("--format", choices=FORMATS, metavar="F", help="json or npz; default by the file's name")
+    add("--to", metavar="FILE", help="default standard output, for json")
+    add("--dtype", **SEVERAL, choices=[*SHORT, *DTYPES], metavar="D", help=f"{', '.join(SHORT)}; default fp32 fp64")
+    add("--set", dest="fixed", **PAIRS, help="numbers and choices of every case, such as epsilon_at=uncorrected")
+    add("--examples", type=int, default=5, metavar="N", help="additional cases of each dtype; default 5")
+    add("--seed", type=int, default=0, metavar="N", help="seed of all data; default 0")
     return command
 
 
@@ -43,13 +37,9 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     kind = args.format or ("npz" if args.to is not None and args.to.endswith(".npz") else "json")
     if kind == "npz" and args.to is None:
         parser.error("argument --to: expected a file, for npz")
-    try:
-        made = vectors(
-            args.routine, dtypes=full(args.dtype or ("fp32", "fp64")),
-            set=pairs("--set", args.fixed, parser), examples=args.examples, seed=args.seed,
-        )
-    except (TypeError, ValueError) as error:
-        parser.error(str(error))
+    fixed, dtypes = pairs("--set", args.fixed, parser), full(args.dtype or ("fp32", "fp64"))
+    made = tried(parser, lambda: vectors(
+        args.routine, dtypes=dtypes, set=fixed, examples=args.examples, seed=args.seed))
     if args.to is None:
         write(made.to_json())
     elif kind == "json":

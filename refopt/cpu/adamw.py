@@ -1,12 +1,12 @@
 """Adam with decoupled weight decay: one tensor, and any number of them merged.
 
 AdamW (Loshchilov and Hutter, arXiv:1711.05101) in the form of Paddle's ``adamw`` operator. The parameter
-decays first, and then takes the step of `refopt.cpu.adam`::
+decays, and then takes the step of `refopt.cpu.adam`::
 
     p = p * (1 - lr * lr_ratio * coeff)
 
 As in Paddle's CPU operator, ``lr_ratio`` is a factor of the decay alone; Paddle's CUDA kernel also applies it to the
-step. With ``maximize`` the sign of the rescaled gradient is flipped first.
+step. With ``maximize`` the sign of the rescaled gradient is flipped.
 """
 
 from refopt.cpu.adam import ADAM
@@ -41,7 +41,7 @@ def merged_adamw(
 
 ADAMW = routine(
     merged_adamw, rule, source="arXiv:1711.05101; Paddle's adamw operator",
-    states=ADAM.slots[2:-1],
+    states=ADAM.slots[2:-1],  # without parameters, gradients and masters
     choices={"epsilon_at": ADAM.choices["epsilon_at"]},
 )
 adamw = single(merged_adamw)

@@ -51,11 +51,15 @@ def ordinal_of(value: Any) -> int | None:
 
 
 def describer(device: str, index: int | None = None) -> Any:
-    """A function that describes an array on a machine, or on the GPU of an index, and refuses any other."""
+    """A function that describes an array on a machine, or on the GPU of an index, and refuses any other.
 
+    It returns a description unchanged.
+    """
     on_device = _on_executor if device == "executor" else _on_gpu
 
     def describe(value: Any, where: str) -> Array:
+        if type(value) is Array:
+            return value
         if isinstance(value, np.ndarray | np.generic):
             raise TypeError(f"{where}: expected a device array, got a NumPy array; gpu.to_device makes one")
         array = on_device(value, where)

@@ -13,7 +13,7 @@ from refopt import checks
 from refopt.checks import Array
 from refopt.checks.arguments import rounded
 from refopt.checks.dtypes import ITEM_SIZES, SIZES
-from refopt.gpu import tables, vectors, words
+from refopt.gpu import tables, words
 from refopt.gpu.arrays import describer, device_of_lists
 from refopt.gpu.exclusive import Exclusive, in_turn
 from refopt.gpu.kernels import Kernel, factory, kernel
@@ -21,6 +21,7 @@ from refopt.gpu.rows import PARTIAL, ROW, WHOLE, access, of_warp, own
 from refopt.gpu.runtime import device
 from refopt.gpu.tables import ALIGNED, START, STOP, TENSOR
 from refopt.gpu.target import cuda, device_function, intrinsic
+from refopt.gpu.vectors import load_of
 
 BOUNDS = 64, 16  # threads of a block, and blocks that must fit on a multiprocessor
 CHUNK_TILES = 2  # of elements, in a cast
@@ -52,7 +53,7 @@ def caster(source: str, target: str, scale: str) -> Kernel:
     real: Any = checks.cast_type(source, target)
     given: Any = np.float64 if target == "float64" else np.float32  # what the stores of the target take
     load, store = access(source, real).load, access(target, given).store
-    load_scale, one = getattr(vectors, f"load_{scale or 'float32'}"), real(1)
+    load_scale, one = load_of(scale or "float32"), real(1)
     scaled, narrowed = bool(scale), to_odd if real is not given and target != "float32" else given  # stores round
 
     @device_function
@@ -94,12 +95,11 @@ class CastPlan(Exclusive):
         names: checks.Names = ("merged_cast", "sources", "targets"),
     ) -> None:
         machine = device(device_of_lists(sources, targets))
-        super().__init__(machine)
+        super().__init__(machine, stream, names[0])
         self._describe = describer(machine.name)
         call = checks.check_cast(sources, targets, scale, self._describe, names)
-        self._keep = list(sources), list(targets), stream
+        self._keep = list(sources), list(targets)
         self._names, self._pairs = names, call.pairs
-        self.stream = machine.stream(stream, f"{names[0]}: stream")
         number = call.scale if isinstance(call.scale, float) else None
         self._array = call.scale if isinstance(call.scale, Array) else None
         self.scale = scale if number is None else number
@@ -121,7 +121,7 @@ class CastPlan(Exclusive):
         """Cast, in stream order. A scale given here also applies to later calls."""
         if scale is not None:
             self.set(scale=scale)
-        self._run(self.stream)
+        self._run(self._stream)
 
     @in_turn
     def set(self, *, scale: Any) -> None:
@@ -135,10 +135,10 @@ class CastPlan(Exclusive):
         value: Any = checks.check_scale(name, first, self._pairs, scale)
         if value == self.scale:
             return
-        self._refuse_capture(name, "scale", self.stream)
+        self._refuse_capture("scale")
         self.scale = value
         for write in self._write:
-            write(value, self.stream)
+            write(value, self._stream)
         self._run = self._prepare()
 
     def _prepare(self) -> Callable[[Any], bool]:

@@ -10,14 +10,14 @@ from refopt.checks import Array
 from refopt.checks.arguments import number, rounded
 from refopt.checks.dtypes import SIZES, widens
 from refopt.gpu.arrays import describer, locator
-from refopt.gpu.exclusive import OnStream, in_turn
+from refopt.gpu.exclusive import Exclusive, in_turn
 from refopt.gpu.gradient_check import BOUNDS, finisher, first_pass
 from refopt.gpu.runtime import machine_of
 
 NAME = "check_gradients"
 
 
-class GradientCheck(OnStream):
+class GradientCheck(Exclusive):
     """`refopt.cpu.check_gradients` bound to its arrays. Made by `refopt.gpu.gradient_check`.
 
     Calls from several threads run one after another; the object cannot be copied.
@@ -96,7 +96,7 @@ class GradientCheck(OnStream):
         changed = {name: value for name, value in checked.items() if value != held[name]}
         if not changed:
             return
-        self._refuse_capture(NAME, next(iter(changed)), self._stream)
+        self._refuse_capture(next(iter(changed)))
         for place, name in enumerate(held):
             if name in changed:
                 self._fill[place](changed[name], self._stream)
@@ -138,12 +138,8 @@ class GradientCheck(OnStream):
 
     def _exchange_checked(self, grads: Any) -> None:
         """Exchange the gradients after a check of each; some may have appeared or disappeared."""
-
-        def describe(value: Any, where: str) -> Array:
-            return value if type(value) is Array else self._describe(value, where)
-
         self._bound.settle()
-        arrays = checks.check_gradient_list(grads, None, 0, 0, describe)
+        arrays = checks.check_gradient_list(grads, None, 0, 0, self._describe)
         for i, (new, old) in enumerate(zip(arrays, self._arrays["grads"], strict=True)):
             expected, got = (f"{x.dtype} of shape {x.shape}" if x else "None" for x in (old, new))
             if new and old and got != expected:

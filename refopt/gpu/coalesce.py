@@ -1,5 +1,6 @@
 """Many tensors in one buffer on the device: ``refopt.cpu.coalesce``, filled and emptied by merged casts."""
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from refopt.cpu import coalesce
 from refopt.gpu import words
 from refopt.gpu.arrays import describer, device_of, device_of_lists
 from refopt.gpu.cast import CastPlan
+from refopt.gpu.cuda import address
 from refopt.gpu.exclusive import Exclusive, in_turn
 from refopt.gpu.runtime import Device, device
 
@@ -26,10 +28,9 @@ class Coalesced(Exclusive, coalesce.Coalesced):
 
     def __init__(self, views: list[Any], buffer: Any, layout: coalesce.Layout, stream: Any) -> None:
         coalesce.Coalesced.__init__(self, views, buffer, layout)
-        Exclusive.__init__(self, device(device_of([buffer])))
+        Exclusive.__init__(self, device(device_of([buffer])), stream, "coalesce_tensor")
         self._describe = describer(self.device.name)
-        self._stream = stream
-        self._plans: dict[str, tuple[list[Any], CastPlan]] = {}
+        self._plans: dict[str, tuple[list[Any], Any]] = {}
 
     def plan(self, way: str) -> CastPlan:
         """The plan of the last ``"gather"`` or ``"scatter"``, with its launches and bytes.
@@ -54,12 +55,12 @@ class Coalesced(Exclusive, coalesce.Coalesced):
         arrays = [*sources, *targets]
         before, plan = self._plans.get(names[0], ([], None))
         numbers = plan and is_number(scale) and isinstance(plan.scale, float)
-        if plan and (numbers or scale is plan.scale) and all(x is y for x, y in zip(before, arrays, strict=True)):
-            plan(scale=scale if numbers else None)
-            return
-        plan = CastPlan(sources, targets, scale, self._stream, names)
-        self._plans[names[0]] = arrays, plan
-        plan()
+        same = plan and (numbers or scale is plan.scale) and all(map(operator.is_, before, arrays))
+        if not same:
+            plan = CastPlan(sources, targets, scale, self._stream, names)
+            self._plans[names[0]] = arrays, plan
+        plan.stream = self._stream
+        plan(scale=scale if same and numbers else None)
 
 
 def coalesce_tensor(inputs: Any, *, scale: Any = 1.0, stream: Any = 0, **attributes: Any) -> Coalesced:
@@ -82,7 +83,6 @@ def coalesce_tensor(inputs: Any, *, scale: Any = 1.0, stream: Any = 0, **attribu
 
 def _fill(machine: Device, buffer: Any, constant: np.ndarray, stream: Any) -> None:
     """Fill every element, padding included, with one launch."""
-    address = describer(machine.name)(buffer, "buffer").address
     size = buffer.size * constant.itemsize
     word = np.frombuffer(np.repeat(constant, 8 // constant.itemsize).tobytes(), np.int64)
-    machine.prepare(words.fill, -(-size // words.FILL), words.BOUNDS[0], (address, size, int(word[0])))(stream)
+    machine.prepare(words.fill, -(-size // words.FILL), words.BOUNDS[0], (address(buffer), size, int(word[0])))(stream)

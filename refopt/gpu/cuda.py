@@ -56,7 +56,7 @@ class Launch(NamedTuple):
     that the kernel accesses by address.
     """
 
-    kernel: Kernel
+    kernel: _Kernel
     grid: int
     block: int
     args: tuple

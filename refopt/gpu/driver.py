@@ -22,7 +22,7 @@ from refopt.gpu.arrays import describer
 from refopt.gpu.compiler import Linked
 from refopt.gpu.instructions import OVERLAPS
 from refopt.gpu.kernels import Kernel
-from refopt.gpu.machine import WARPGROUPS, Filler, Properties, Writer
+from refopt.gpu.machine import WARPGROUPS, Filler, Properties, Uploader
 from refopt.gpu.staging import Pinned, Staging
 from refopt.gpu.streams import Event, Stream, capturing, checked, context, handle_of, primary
 from refopt.gpu.target import signature_of
@@ -162,19 +162,10 @@ class Gpu:
 
         return copy if nbytes else lambda stream: None
 
-    def writer(self, array: Any) -> Writer:
-        """A function that copies values to a C-contiguous array, from element ``first`` on, in stream order."""
-        base, item = array.__cuda_array_interface__["data"][0], array.dtype.itemsize
-
-        def write(first: int, values: Any, stream: int) -> None:
-            # From pageable memory: the driver copies the few bytes before the call returns.
-            values = rounded(values, array.dtype)
-            checked(driver.cuMemcpyHtoDAsync(base + item * first, values.ctypes.data, values.nbytes, stream))
-
-        return write
-
-    def uploader(self, array: Any) -> Writer:
-        """`writer`, for values of the array's dtype; it keeps page-locked memory for the copies."""
+    def uploader(self, array: Any) -> Uploader:
+        """A function that copies values to a C-contiguous array of their dtype, from element ``first`` on, in stream
+        order; it keeps page-locked memory for the copies.
+        """
         item = array.dtype.itemsize
         staging = Staging(array.__cuda_array_interface__["data"][0] or 0, array.size * item)
         return lambda first, values, stream: staging.upload(first * item, values, stream)
@@ -182,8 +173,8 @@ class Gpu:
     def filler(self, array: Any, first: int, count: int) -> Filler:
         """A function that sets ``count`` elements from ``first`` on to one number, in stream order, quickly."""
         if array.dtype != np.float32:
-            write = self.writer(array)
-            return lambda value, stream: write(first, np.full(count, value), stream)
+            upload = self.uploader(array)
+            return lambda value, stream: upload(first, rounded(np.full(count, value), array.dtype), stream)
         address = array.__cuda_array_interface__["data"][0] + 4 * first
         word = ctypes.c_float()
         bits = ctypes.c_uint32.from_buffer(word)

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from refopt.catalog import Routine
-from refopt.gpu import vectors
 from refopt.gpu.gate import gate
 from refopt.gpu.group import Group
 from refopt.gpu.kernels import Kernel, factory, kernel
@@ -25,6 +24,7 @@ from refopt.gpu.rows import PARTIAL, ROW, WHOLE, Slots, column, of_warp, own
 from refopt.gpu.tables import ALIGNED, START, STOP, TENSOR
 from refopt.gpu.target import cuda, device_function
 from refopt.gpu.tried import rule_for
+from refopt.gpu.vectors import load_of, store_of
 
 BLOCK = 64  # threads
 
@@ -50,7 +50,7 @@ def merged_update(routine: Routine, dtypes: tuple, choices: tuple, factor: str =
     addresses_of, seed_row, results = column(len(dtypes)), len(routine.hypers) - 1, last - 1
     scalars = len(routine.scalars)
     first_scalar = routine.slot_names.index(routine.scalars[0]) if scalars else 0
-    store_scalar = getattr(vectors, f"store_{np.dtype(real).name}")
+    store_scalar = store_of(np.dtype(real).name)
 
     @device_function
     def update(at, i, stop, whole, h, s, factor_at, seed):
@@ -120,7 +120,7 @@ def resident(real: Any, states: int) -> int:
 @factory
 def fetcher(routine: Routine, real: Any) -> Kernel:
     """Fetch the scalars from the caller's arrays, a thread for each tensor."""
-    load = getattr(vectors, f"load_{np.dtype(real).name}")
+    load = load_of(np.dtype(real).name)
     first, count = routine.slot_names.index(routine.scalars[0]), len(routine.scalars)
 
     @kernel()

@@ -10,34 +10,11 @@ from refopt.gpu.runtime import Device
 Method = TypeVar("Method", bound=Callable)
 
 
-class Exclusive:
-    """Each call runs as a whole: threads that call at the same time take turns.
-
-    The public methods are `in_turn`. A copy would share the arrays on the device and write them without knowing of the
-    original's steps, so copies are refused.
-    """
-
-    def __init__(self, machine: Device) -> None:
-        self.device = machine
-        self._turn = threading.RLock()
-
-    def _refuse_capture(self, routine: str, argument: str, stream: Any) -> None:
-        """Raise if a new value would become part of a captured graph."""
-        if self.device.capturing(stream):
-            expected = "expected no new value during a capture, since every replay would repeat it"
-            raise RuntimeError(f"{routine}: {argument}: {expected}; call set() between replays")
-
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        """Refuse ``copy``, ``deepcopy`` and ``pickle``, which call this."""
-        name = type(self).__name__
-        raise TypeError(f"{name}: cannot be copied, since it is bound to its arrays; make one for other arrays")
-
-
 def in_turn(method: Method) -> Method:
     """Make a method of an `Exclusive` run as a whole, in a thread that enters the device and leaves it again."""
 
     @wraps(method)
-    def whole(self: Exclusive, *args: Any, **named: Any) -> Any:
+    def whole(self: Any, *args: Any, **named: Any) -> Any:
         with self._turn:
             leave = self.device.enter()
             if leave is None:
@@ -50,14 +27,24 @@ def in_turn(method: Method) -> Method:
     return whole  # type: ignore[return-value]
 
 
-class OnStream(Exclusive):
-    """An `Exclusive` whose calls run on a stream."""
+class Exclusive:
+    """An object whose calls run on a stream, each as a whole: threads that call at the same time take turns.
+
+    The public methods are `in_turn`. A copy would share the arrays on the device and write them without knowing of the
+    original's steps, so copies are refused.
+    """
 
     def __init__(self, machine: Device, stream: Any, name: str) -> None:
-        super().__init__(machine)
-        self._name = name
+        self.device, self._name = machine, name
+        self._turn = threading.RLock()
         self._stream: Any = machine.stream(stream, f"{name}: stream")
         self._own_stream: Any = stream  # kept alive
+
+    def _refuse_capture(self, argument: str) -> None:
+        """Raise if a new value would become part of a captured graph."""
+        if self.device.capturing(self._stream):
+            expected = "expected no new value during a capture, since every replay would repeat it"
+            raise RuntimeError(f"{self._name}: {argument}: {expected}; call set() between replays")
 
     @property
     def stream(self) -> Any:
@@ -79,3 +66,8 @@ class OnStream(Exclusive):
             done.wait(now)
         self._stream, self._own_stream = now, stream
         del held  # which kept the former stream alive until here
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Refuse ``copy``, ``deepcopy`` and ``pickle``, which call this."""
+        name = type(self).__name__
+        raise TypeError(f"{name}: cannot be copied, since it is bound to its arrays; make one for other arrays")

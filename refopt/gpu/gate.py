@@ -4,8 +4,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from refopt.gpu import vectors
 from refopt.gpu.target import device_function
+from refopt.gpu.vectors import load_of
 
 
 @lru_cache
@@ -19,7 +19,7 @@ def gate(real: Any, factor: str | None) -> tuple[Callable, Callable]:
     zero, one = real(0), real(1)
     if factor is None:
         return device_function(lambda found_at: False), device_function(lambda factor_at: one)
-    load_found, load_factor = vectors.load_float32, getattr(vectors, f"load_{factor}")
+    load_found, load_factor = load_of("float32"), load_of(factor)
 
     @device_function
     def found(found_at):

@@ -186,8 +186,7 @@ def launches(group: Group, form: str, **choices: Any) -> Launches:
     both = machine.prepare(norms.norms_kernel(*kind), group.chunk_count, block, (*args, 0, gate[0], 0))
     of_grads = machine.prepare(lars_grad_norm(*kind), group.chunk_count, block, (*args, *gate))
     kernel, pairs = lars_update_and_norm(*kind, tiles), group.chunk_count * tiles // 2
-    update = machine.prepare(
-        kernel, pairs, UPDATE_AND_NORM_BOUNDS[0], (*tables, *scratch, *gate), "overlapping")
+    update = machine.prepare(kernel, pairs, UPDATE_AND_NORM_BOUNDS[0], (*tables, *scratch, *gate), "overlapping")
     return Launches(machine, [of_grads, update], first=[both, update])
 
 

@@ -55,12 +55,11 @@ class LossScaling(Exclusive):
     ) -> None:
         arrays = [found_inf, loss_scale, good_steps, bad_steps]
         machine = device(device_of(arrays) or None)
-        super().__init__(machine)
+        super().__init__(machine, stream, "update_loss_scaling")
         numbers = checks.check_loss_scaling(arrays, describer(machine.name), **numbers)
-        self._stream = machine.stream(stream, "update_loss_scaling: stream")
         ratios = machine.to_device(np.array([numbers["incr_ratio"], numbers["decr_ratio"]], np.float32))
         counts = numbers["incr_every_n_steps"], numbers["decr_every_n_nan_or_inf"]
-        self._keep = arrays, stream
+        self._keep = arrays
         launch = machine.prepare(updater(), 1, 32, (*map(one_of, arrays), ratios, *counts))
         self._run = machine.sequence([launch])
 

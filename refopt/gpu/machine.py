@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-Writer = Callable[[int, Any, Any], None]
+Uploader = Callable[[int, Any, Any], None]
 Filler = Callable[[float, Any], None]
 
 

@@ -5,28 +5,28 @@ products. It takes k in steps of 32. In each step the threads load a tile of eit
 load fragments from there, and each accumulator adds two chunks of 16 products. Beyond a matrix, tiles are filled with
 zeros, which change no bit. So a sum is always in the order of k, whatever the tiles are.
 
-The sums are stored as fp32, or rounded to the matrices' dtype, optionally after adding a matrix (N18). The three
-products of a Muon iteration are of this kind.
+The sums are stored as fp32, or rounded to the matrices' dtype. `refopt.gpu.products` has the products of many
+matrices in one launch, plus a matrix, as Muon's iterations need them.
 
 A matrix may be given as its transpose in memory: ``ldmatrix`` transposes as it loads. So X X^T reads only X, and the
 rows of a tile are always rows in memory.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from refopt.checks.arguments import chosen
-from refopt.checks.dtypes import name_of
+from refopt.checks.dtypes import SIZES, name_of
 from refopt.cpu.matmul import tensor_core
-from refopt.gpu import cuda, vectors
+from refopt.gpu import cuda
 from refopt.gpu.arrays import describer, device_of
 from refopt.gpu.cuda import Launch, address
 from refopt.gpu.kernels import factory
 from refopt.gpu.runtime import device
 from refopt.gpu.tensor_core import MMA, begin_copy16, end_group, ldmatrix4, ldmatrix4_transposed, wait_but
-from refopt.gpu.vectors import store_float32
+from refopt.gpu.vectors import store_of
 
 TILE = 64  # rows and columns of a block's tile
 PART = 32  # rows and columns of a warp's part of the tile
@@ -102,28 +102,19 @@ def part():
     return warp // 2 * PART, warp % 2 * PART, cuda.threadIdx.x % 32
 
 
-@cuda.jit(device=True)
-def place(tiles):
-    """Row and column of the block's tile, followed by the results of `part`."""
-    return cuda.blockIdx.x // tiles * TILE, cuda.blockIdx.x % tiles * TILE, *part()
-
-
-def storer(dtype: str, kind: str) -> Callable:
-    """A function that stores a warp's sums as fp32, ``"rounded"`` to the dtype, or ``"added"`` to a matrix and rounded.
-    """
-    load_narrow, store_narrow = (getattr(vectors, f"{what}_{dtype}") for what in ("load", "store"))
-    store_one, size, adds = (store_float32, 4, False) if kind == "sums" else (store_narrow, 2, kind == "added")
+def storer(dtype: str) -> Callable:
+    """A function that stores a warp's sums, rounded to a dtype."""
+    store_one, size = store_of(dtype), SIZES[dtype]
 
     @cuda.jit(device=True)
-    def store(sums, out, row, column, lane, m, n, alpha, beta, c):
+    def store(sums, out, row, column, lane, m, n):
         row, column = row + lane // 4, column + lane % 4 * 2
         for i in range(DOWN):
             for j in range(ACROSS):
                 for e in range(4):
-                    x, r, s = sums[i, j, e], row + 16 * i + e // 2 * 8, column + 8 * j + e % 2
+                    r, s = row + 16 * i + e // 2 * 8, column + 8 * j + e % 2
                     if r < m and s < n:
-                        here = r * n + s
-                        store_one(out + size * here, beta * load_narrow(c + 2 * here) + alpha * x if adds else x)
+                        store_one(out + size * (r * n + s), sums[i, j, e])
 
     return store
 
@@ -214,47 +205,39 @@ def pipeline(dtype: str, a_transposed: bool, b_transposed: bool) -> tuple[Callab
     return add_up, STAGES * a_size, STAGES * b_size
 
 
-def kernel_of(add_up: Callable, a_size: int, b_size: int, store: Callable) -> Any:
-    """The kernel of a product, from what `direct` or `pipeline` returns and a `storer`."""
+@factory
+def kernel(dtype: str, a_transposed: bool, b_transposed: bool, stored: str, stages: bool) -> Any:
+    """The kernel of a product.
+
+    Args:
+        dtype: of the matrices.
+        a_transposed, b_transposed: whether either is given as its transpose.
+        stored: the dtype of the result.
+        stages: whether to copy asynchronously, for which rows in memory must be multiples of 16 bytes.
+    """
+    add_up, a_size, b_size = (pipeline if stages else direct)(dtype, a_transposed, b_transposed)
+    store = storer(stored)
 
     @cuda.jit(launch_bounds=(THREADS, 4))
-    def product(a, b, out, m, n, k, alpha, beta, c):
+    def product(a, b, out, m, n, k):
         tile_a = cuda.shared.array(a_size, np.uint16, alignment=16)
         tile_b = cuda.shared.array(b_size, np.uint16, alignment=16)
         sums = cuda.local.array((DOWN, ACROSS, 4), np.float32)
         clear(sums)
-        row, column, top, left, lane = place((n + TILE - 1) // TILE)
+        tiles = (n + TILE - 1) // TILE
+        row, column = cuda.blockIdx.x // tiles * TILE, cuda.blockIdx.x % tiles * TILE
+        top, left, lane = part()
         add_up(sums, tile_a, tile_b, a, b, row, column, m, n, k, top, left, lane)
-        store(sums, out, row + top, column + left, lane, m, n, alpha, beta, c)
+        store(sums, out, row + top, column + left, lane, m, n)
 
     return product
 
 
-@factory
-def kernel(dtype: str, a_transposed: bool, b_transposed: bool, kind: str) -> Any:
-    """The kernel for a dtype, whether either matrix is given as its transpose, and the kind of `storer`."""
-    return kernel_of(*direct(dtype, a_transposed, b_transposed), storer(dtype, kind))
-
-
-@factory
-def staged(dtype: str, a_transposed: bool, b_transposed: bool, kind: str) -> Any:
-    """`kernel` with asynchronous copies, for matrices whose rows in memory are multiples of 16 bytes."""
-    return kernel_of(*pipeline(dtype, a_transposed, b_transposed), storer(dtype, kind))
-
-
-class Added(NamedTuple):
-    """``beta`` times a matrix ``c``, which is added to ``alpha`` times a product."""
-
-    alpha: float
-    beta: float
-    c: Any
-
-
 def launch(
     a: Any, b: Any, out: Any, shape: tuple[int, int, int], dtype: str, a_transposed: bool = False,
-    b_transposed: bool = False, added: Added | None = None,
+    b_transposed: bool = False,
 ) -> Launch:
-    """The launch of a product: of `staged` if rows in memory are multiples of 16 bytes, else of `kernel`.
+    """The launch of a product, with asynchronous copies if rows in memory are multiples of 16 bytes.
 
     Args:
         a, b: the bits of the matrices, uint16 arrays of one axis on one machine: (m, k) and (k, n) row by row, or
@@ -263,28 +246,26 @@ def launch(
         shape: m, n and k.
         dtype: ``"bfloat16"`` or ``"float16"``.
         a_transposed, b_transposed: whether a matrix is given as its transpose.
-        added: with an ``out`` of uint16, what is added to the product before it is rounded, all in fp32 (N18).
 
     Raises:
         ValueError, TypeError: an argument is unsuitable, and the message names it; or the arithmetic of the machine's
             tensor cores has not been measured.
     """
-    arrays = {"a": a, "b": b, "out": out} | ({"added.c": added.c} if added else {})
+    arrays = {"a": a, "b": b, "out": out}
     where, (m, n, k) = device_of([*arrays.values()]), shape
     tensor_core(device(where).properties.capability)
     chosen("matmul: dtype", dtype, MMA)
-    sizes = {"a": m * k, "b": k * n, "out": m * n, "added.c": m * n}
+    sizes = {"a": m * k, "b": k * n, "out": m * n}
     for name, x in arrays.items():
         array = describer(where)(x, f"matmul: {name}")
-        kinds = ["uint16"] if name != "out" or added else ["float32", "uint16"]
+        kinds = ["float32", "uint16"] if name == "out" else ["uint16"]
         if array.shape != (sizes[name],) or array.dtype not in kinds or not array.in_c_order():
             expected = f"{sizes[name]} elements of {' or '.join(kinds)}, for shape {shape}"
             raise ValueError(f"matmul: {name}: expected {expected}, got shape {array.shape} of {array.dtype}")
     starts = address(a), address(b)
     rows = m if a_transposed else k, k if b_transposed else n
     aligned = not any(x % 16 for x in starts) and not any(x % 8 for x in rows)
-    kind = "sums" if name_of(out.dtype) == "float32" else "added" if added else "rounded"
-    made: Any = (staged if aligned else kernel)(dtype, a_transposed, b_transposed, kind)
-    numbers = (np.float32(added.alpha), np.float32(added.beta), address(added.c)) if added else (ZERO, ZERO, 0)
-    args = *(starts if aligned else (a, b)), address(out), m, n, k, *numbers
+    stored = "float32" if name_of(out.dtype) == "float32" else dtype
+    made: Any = kernel(dtype, a_transposed, b_transposed, stored, aligned)
+    args = *(starts if aligned else (a, b)), address(out), m, n, k
     return Launch(made, -(-m // TILE) * -(-n // TILE), THREADS, args, keep=[*arrays.values()])

@@ -33,7 +33,6 @@ import numpy as np
 
 from refopt.catalog import Routine
 from refopt.cpu.reduce import TILE
-from refopt.gpu import vectors
 from refopt.gpu.gate import gate
 from refopt.gpu.group import Group
 from refopt.gpu.instructions import let_next_launch_begin, wait_for_previous_launch
@@ -45,6 +44,7 @@ from refopt.gpu.tables import ALIGNED, START, STOP, TENSOR
 from refopt.gpu.target import cuda, device_function
 from refopt.gpu.tiles import chunk_sums, tile_sums
 from refopt.gpu.tried import norms_taken, rule_for
+from refopt.gpu.vectors import load_of, store_of
 
 # Threads per block, and blocks per multiprocessor.
 NORM_BOUNDS = 128, 4
@@ -97,7 +97,7 @@ def phases(routine: Routine, dtypes: tuple, choices: tuple, factor: str | None) 
     update_row, arrays = updated_row(slots, routine, rule)
     found, factor_of = gate(real, factor)
     addresses_of, hypers_of, numbers_of = map(column, (len(routine.slots), len(routine.hypers), len(rule.numbers)))
-    load_scalar, store_scalar = (getattr(vectors, f"{what}_{np.dtype(real).name}") for what in ("load", "store"))
+    load_scalar, store_scalar = load_of(np.dtype(real).name), store_of(np.dtype(real).name)
     numbers_kept, scalars, scalars_of = len(rule.numbers), len(routine.scalars), column(len(routine.scalars))
     first_scalar, room = routine.slot_names.index(routine.scalars[0]) if scalars else 0, max(1, scalars)
 

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from refopt.checks.dtypes import SIZES
-from refopt.gpu import cuda, vectors
+from refopt.gpu import cuda
 from refopt.gpu.kernels import factory
 from refopt.gpu.matmul import TILE
-from refopt.gpu.products import ADDED, ALONG, OUT, A, B, K, M, N, kernel_name, padded_size
+from refopt.gpu.products import ADDED, ALONG, OUT, A, B, K, M, N, kernel_name, padded
+from refopt.gpu.vectors import load_of, store_of
 
 EDGE = 64  # rows and columns of a tile
 STEP, SIDE = 16, 16  # the step of k; threads in a row or column of the block
@@ -29,7 +30,7 @@ assert EDGE == TILE, "the tables of tiles are those of refopt.gpu.products"
 
 def filler(dtype: str) -> Callable:
     """A function that loads a tile, a row for each of 16 k, from 64 rows of a matrix, or columns if ``along`` k."""
-    size, load, zero = SIZES[dtype], getattr(vectors, f"load_{dtype}"), np.dtype(dtype).type(0)
+    size, load, zero = SIZES[dtype], load_of(dtype), np.dtype(dtype).type(0)
 
     @cuda.jit(device=True)
     def fill(tile, x, first, extent, k, depth, along):
@@ -38,7 +39,7 @@ def filler(dtype: str) -> Callable:
             line, far = (i % EDGE, i // EDGE) if along else (i // STEP, i % STEP)
             inside = first + line < extent and k + far < depth
             row, column, pitch = (k + far, first + line, extent) if along else (first + line, k + far, depth)
-            tile[far * PITCH + line] = load(x + size * (row * padded_size(pitch) + column)) if inside else zero
+            tile[far * PITCH + line] = load(x + size * (row * padded(pitch) + column)) if inside else zero
 
     return fill
 
@@ -47,7 +48,7 @@ def filler(dtype: str) -> Callable:
 def merged(dtype: str, square: bool, symmetric: bool, adds: bool) -> Any:
     """The kernel for a dtype, as `products.merged`; ``numbers`` has alpha and beta."""
     fill, size, real = filler(dtype), SIZES[dtype], np.dtype(dtype).type
-    load, store, zero = getattr(vectors, f"load_{dtype}"), getattr(vectors, f"store_{dtype}"), real(0)
+    load, store, zero = load_of(dtype), store_of(dtype), real(0)
 
     def plain_products(tiles, table, numbers):
         tile_a, tile_b = cuda.shared.array(ELEMENTS, real), cuda.shared.array(ELEMENTS, real)
@@ -68,7 +69,7 @@ def merged(dtype: str, square: bool, symmetric: bool, adds: bool) -> Any:
                     x = tile_a[far * PITCH + down + SIDE * (e // EACH)]
                     sums[e] = sums[e] + x * tile_b[far * PITCH + right + SIDE * (e % EACH)]
             cuda.syncthreads()
-        out, added, pitch = table[i, OUT], table[i, ADDED], padded_size(n)
+        out, added, pitch = table[i, OUT], table[i, ADDED], padded(n)
         for e in range(SUMS):
             r, c, x = row + down + SIDE * (e // EACH), column + right + SIDE * (e % EACH), sums[e]
             if r < m and c < n:

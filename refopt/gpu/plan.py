@@ -7,17 +7,16 @@ import numpy as np
 
 from refopt import checks, state
 from refopt.catalog import Routine
-from refopt.checks import Array
 from refopt.checks.arguments import chosen
 from refopt.gpu.arrays import describer, locator
-from refopt.gpu.exclusive import OnStream, in_turn
+from refopt.gpu.exclusive import Exclusive, in_turn
 from refopt.gpu.group import Group
 from refopt.gpu.launches import Alternating, Launches
 from refopt.gpu.runtime import machine_of
 from refopt.gpu.transfer import Transfer
 
 
-class Plan(OnStream):
+class Plan(Exclusive):
     """A merged routine bound to its arrays. Made by `refopt.gpu.plan`.
 
     The plan keeps the arrays alive; their memory must not move, unless `rebind` is called.
@@ -120,7 +119,7 @@ class Plan(OnStream):
                 changed[name] = checks.check_hyper(self.routine, self._rows[name], value, self._count, self._reals)
         if not changed:
             return
-        self._refuse_capture(self.routine.merged_name, next(iter(changed)), self._stream)
+        self._refuse_capture(next(iter(changed)))
         self._upload(changed)
         held.update(changed)
         if self._missing:
@@ -222,11 +221,8 @@ class Plan(OnStream):
     def _checked(self, slots: dict[str, Any]) -> checks.Call:
         """The call with other arrays, fully checked."""
         held = self._settled()
-
-        def describe(value: Any, where: str) -> Array:
-            return value if type(value) is Array else self._describe(value, where)
-
-        call = checks.check(self.routine, held.slots | slots, self._hypers | self._choices, describe, self._shared)
+        hypers = self._hypers | self._choices
+        call = checks.check(self.routine, held.slots | slots, hypers, self._describe, self._shared)
         for name in self.routine.slot_names:
             for i, (new, old) in enumerate(zip(call.arrays[name], held.arrays[name], strict=True)):
                 expected, got = (f"{x.dtype} of shape {x.shape}" if x else "None" for x in (old, new))

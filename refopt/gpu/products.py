@@ -41,9 +41,10 @@ class Product(NamedTuple):
     along: bool = False
 
 
-def padded(size: int) -> int:
+@cuda.jit(device=True)
+def padded(size):
     """Rows or columns in memory: the next multiple of eight."""
-    return -(-size // 8) * 8
+    return (size + 7) // 8 * 8
 
 
 def tiles(products: Sequence[Product], symmetric: bool, height: int, width: int) -> np.ndarray:
@@ -60,12 +61,6 @@ def tiles(products: Sequence[Product], symmetric: bool, height: int, width: int)
     return np.concatenate(parts)
 
 
-@cuda.jit(device=True)
-def padded_size(size):
-    """`padded`, for kernels."""
-    return (size + 7) // 8 * 8
-
-
 def storer(dtype: str, adds: bool, mirrored: bool) -> Callable:
     """A function that rounds a warp's sums and stores them, two at a time; with ``mirror``, the transposed tile, too.
 
@@ -75,7 +70,7 @@ def storer(dtype: str, adds: bool, mirrored: bool) -> Callable:
 
     @cuda.jit(device=True)
     def store(sums, row, column, lane, out, m, n, mirror, alpha, beta, added):
-        row, column, pitch = row + lane // 4, column + lane % 4 * 2, padded_size(n)
+        row, column, pitch = row + lane // 4, column + lane % 4 * 2, padded(n)
         for i in range(DOWN):
             for j in range(ACROSS):
                 for half in range(2):
@@ -115,7 +110,7 @@ def merged(dtype: str, square: bool, symmetric: bool, adds: bool) -> Any:
         top, left, lane = part()
         i, row, column = tiles[cuda.blockIdx.x, 0], tiles[cuda.blockIdx.x, 1], tiles[cuda.blockIdx.x, 2]
         a, b, m, n = table[i, A], table[i, B], table[i, M], table[i, N]
-        height, pitch, depth = padded_size(m), padded_size(n), padded_size(table[i, K])
+        height, pitch, depth = padded(m), padded(n), padded(table[i, K])
         if square and table[i, ALONG]:
             add_along(sums, tile_a, tile_b, a, b, row, column, height, pitch, depth, top, left, lane)
         else:

@@ -58,63 +58,50 @@ def access(dtype: str, real: Any, policy: str = "") -> Access:
 
     Loads of whole rows may have a policy for the L2 cache.
     """
-    size, zero = SIZES[dtype], real(0)
-    load1, load4, store1, store4 = vectors.of_dtype(dtype, policy)
-
-    @device_function
-    def load(address, i, stop, whole, x, a):
-        at = address + size * i
-        if whole:
-            x[a, 0], x[a, 1], x[a, 2], x[a, 3] = load4(at)
-            x[a, 4], x[a, 5], x[a, 6], x[a, 7] = load4(at + size * SECOND)
-        else:
-            left = stop - i
-            for e in range(8):
-                x[a, e] = real(load1(at + size * OFFSETS[e])) if OFFSETS[e] < left else zero
-
-    @device_function
-    def store(address, i, stop, whole, x, a):
-        at = address + size * i
-        if whole:
-            store4(at, (x[a, 0], x[a, 1], x[a, 2], x[a, 3]))
-            store4(at + size * SECOND, (x[a, 4], x[a, 5], x[a, 6], x[a, 7]))
-        else:
-            left = stop - i
-            for e in range(8):
-                if OFFSETS[e] < left:
-                    store1(at + size * OFFSETS[e], x[a, e])
-
-    return Access(load, store)
+    size = SIZES[dtype]
+    return _of_eight(device_function(lambda address, n: address + size * n), *vectors.of_dtype(dtype, policy), real)
 
 
 @lru_cache
 def joined_access(policy: str = "") -> Access:
     """The access to bf16 parameters and their remainders, together exact fp32; ``at`` has both addresses."""
-    load1, store1, store4 = remainder.load_joined, remainder.store_joined, remainder.store4_joined
-    load4, zero = vectors.with_policy(remainder.load4_joined, policy), np.float32(0)
+    load4_joined = vectors.with_policy(remainder.load4_joined, policy)
+    return _of_eight(
+        device_function(lambda at, n: (at[0] + 2 * n, at[1] + 2 * n)),
+        device_function(lambda at: remainder.load_joined(at[0], at[1])),
+        device_function(lambda at: load4_joined(at[0], at[1])),
+        device_function(lambda at, value: remainder.store_joined(at[0], at[1], value)),
+        device_function(lambda at, values: remainder.store4_joined(at[0], at[1], values)),
+        np.float32,
+    )
+
+
+def _of_eight(
+    element: Callable, load1: Callable, load4: Callable, store1: Callable, store4: Callable, real: Any
+) -> Access:
+    """The access by loads and stores of one element and of four; ``element(at, n)`` is n elements after ``at``."""
+    zero = real(0)
 
     @device_function
-    def load(addresses, i, stop, whole, x, a):
-        p, r = addresses[0] + 2 * i, addresses[1] + 2 * i
+    def load(at, i, stop, whole, x, a):
+        own, left = element(at, i), stop - i
         if whole:
-            x[a, 0], x[a, 1], x[a, 2], x[a, 3] = load4(p, r)
-            x[a, 4], x[a, 5], x[a, 6], x[a, 7] = load4(p + 2 * SECOND, r + 2 * SECOND)
+            x[a, 0], x[a, 1], x[a, 2], x[a, 3] = load4(own)
+            x[a, 4], x[a, 5], x[a, 6], x[a, 7] = load4(element(own, SECOND))
         else:
-            left = stop - i
             for e in range(8):
-                x[a, e] = load1(p + 2 * OFFSETS[e], r + 2 * OFFSETS[e]) if OFFSETS[e] < left else zero
+                x[a, e] = real(load1(element(own, OFFSETS[e]))) if OFFSETS[e] < left else zero
 
     @device_function
-    def store(addresses, i, stop, whole, x, a):
-        p, r = addresses[0] + 2 * i, addresses[1] + 2 * i
+    def store(at, i, stop, whole, x, a):
+        own, left = element(at, i), stop - i
         if whole:
-            store4(p, r, (x[a, 0], x[a, 1], x[a, 2], x[a, 3]))
-            store4(p + 2 * SECOND, r + 2 * SECOND, (x[a, 4], x[a, 5], x[a, 6], x[a, 7]))
+            store4(own, (x[a, 0], x[a, 1], x[a, 2], x[a, 3]))
+            store4(element(own, SECOND), (x[a, 4], x[a, 5], x[a, 6], x[a, 7]))
         else:
-            left = stop - i
             for e in range(8):
                 if OFFSETS[e] < left:
-                    store1(p + 2 * OFFSETS[e], r + 2 * OFFSETS[e], x[a, e])
+                    store1(element(own, OFFSETS[e]), x[a, e])
 
     return Access(load, store)
 

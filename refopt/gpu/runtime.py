@@ -21,7 +21,7 @@ from refopt.gpu import cache
 from refopt.gpu.arrays import device_of, ordinal_of
 from refopt.gpu.compiling import INSTALL, no_compiler
 from refopt.gpu.kernels import Kernel
-from refopt.gpu.machine import Event, Filler, Properties, Writer, require
+from refopt.gpu.machine import Event, Filler, Properties, Uploader, require
 
 if TYPE_CHECKING:
     from refopt.gpu.driver import Gpu
@@ -89,22 +89,13 @@ class Executor:
     def capturing(self, stream: Any) -> bool:
         return False
 
-    def writer(self, array: Any) -> Writer:
+    def uploader(self, array: Any) -> Uploader:
         flat = array.reshape(array.size)
-
-        def write(first: int, values: Any, stream: Any) -> None:
-            values = rounded(values, array.dtype).reshape(-1)
-            flat[first : first + values.size].copy_to_device(values, stream)
-
-        return write
-
-    def uploader(self, array: Any) -> Writer:
-        """`writer`, for values of the array's dtype."""
-        return self.writer(array)
+        return lambda first, values, stream: flat[first : first + values.size].copy_to_device(values, stream)
 
     def filler(self, array: Any, first: int, count: int) -> Filler:
-        write = self.writer(array)
-        return lambda value, stream: write(first, np.full(count, value), stream)
+        upload = self.uploader(array)
+        return lambda value, stream: upload(first, rounded(np.full(count, value), array.dtype), stream)
 
     def resident(self, kernel: Kernel, block: int, args: tuple, wanted: int) -> int:
         """Blocks of a cooperative launch that has work for ``wanted`` blocks.

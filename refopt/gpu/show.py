@@ -23,13 +23,14 @@ from refopt.checks.dtypes import ITEM_SIZES, arithmetic
 from refopt.cpu import Blocks
 from refopt.cpu.blocks import cuts
 from refopt.gpu import family, runtime
+from refopt.gpu.cuda import Launch
 from refopt.gpu.group import Group
 from refopt.gpu.kernels import Kernel
 from refopt.gpu.muon import computed
 from refopt.gpu.muon import launches_of as launches_of_muon
 from refopt.gpu.target import called, held, signature_of
 
-__all__ = ["Launched", "Launches", "Request", "files", "launches_of", "ptx", "request", "source"]
+__all__ = ["Launches", "Request", "files", "launches_of", "ptx", "request", "source"]
 
 FOLDER = Path(__file__).parent
 WIDTH = 118  # of the lines of a header, without "# "
@@ -145,23 +146,13 @@ def ptx(asked: Request) -> str:
     return "\n".join(f"// {kernel.name}\n{kernel.ptx(signature_of(args))}" for kernel, args in kernels.items())
 
 
-class Launched(NamedTuple):
-    """A kernel, its grid and block, the mode of its launch, and its arguments."""
-
-    kernel: Kernel
-    grid: int
-    block: int
-    mode: str
-    args: tuple
-
-
 class Launches(NamedTuple):
     """A plan's launches before its first step, in that step and in every other; and all prepared launches."""
 
-    before: list[Launched]
-    first: list[Launched]
-    steady: list[Launched]
-    prepared: list[Launched]
+    before: list[Launch]
+    first: list[Launch]
+    steady: list[Launch]
+    prepared: list[Launch]
 
     @property
     def kernels(self) -> list[Kernel]:
@@ -174,15 +165,15 @@ class Recorder(runtime.Executor):
 
     def __init__(self, hopper: bool = False) -> None:
         self.warpgroups = hopper
-        self.prepared: list[Launched] = []
-        self.made: list[Launched] = []
+        self.prepared: list[Launch] = []
+        self.made: list[Launch] = []
 
     def tensor_maps(self, addresses: Sequence[int], sizes: Sequence[tuple[int, int, int]]) -> Any:
         """What a GPU makes of addresses and sizes; kernels are told where it is, and nothing of what it says."""
         return self.empty((len(addresses), 16), np.uint64)
 
     def prepare(self, kernel: Kernel, grid: int, block: int, args: tuple, mode: str = "") -> Callable[[Any], None]:
-        self.prepared.append(launched := Launched(kernel, grid, block, mode, args))
+        self.prepared.append(launched := Launch(kernel, grid, block, args, mode))
         return lambda stream: self.made.append(launched)
 
 
@@ -208,7 +199,7 @@ def launches_of(asked: Request, shapes: Sequence[tuple[int, ...]] = ()) -> Launc
     else:
         step = family.launches_of(routine)(group, form, **choices)
 
-    def made(do: Callable[[Any], None]) -> list[Launched]:
+    def made(do: Callable[[Any], None]) -> list[Launch]:
         machine.made = []
         do(None)
         return machine.made
@@ -227,13 +218,11 @@ def _of_matrices(group: Group, params: list[Array], choices: Mapping[str, Any]) 
 def _header(asked: Request, launches: Launches) -> str:
     """The comment above the files: what the arrays, numbers and launches of a routine are."""
     routine, dtypes, form, choices, hopper = asked
-    by_chance = "bfloat16" in dtypes.values()  # only bf16 is rounded by chance; otherwise no kernel reads the seed
     lines = [f"refopt.gpu: {routine.merged_name}, form {form}{', on Hopper' * hopper}", ""]
     lines += _wrapped("arrays: ", [f"{name} {dtype}" for name, dtype in dtypes.items()])
-    lines += _wrapped("choices: ", [f"{n}={value}" for n, value in choices.items() if by_chance or n != "rounding"])
+    lines += _wrapped("choices: ", (f"{name}={value}" for name, value in choices.items()))
     lines += _wrapped("rows of addresses: ", [f"{k} {n}" for k, n in enumerate(routine.slot_names) if n in dtypes])
-    hypers = [f"{k} {hyper.name}" for k, hyper in enumerate(routine.hypers) if by_chance or not hyper.whole]
-    lines += _wrapped("rows of hyper: ", hypers)
+    lines += _wrapped("rows of hyper: ", [f"{k} {hyper.name}" for k, hyper in enumerate(routine.hypers)])
     if routine.scalars and routine.elementwise:
         lines += _wrapped("rows of carried: ", [f"{k} {name}" for k, name in enumerate(routine.scalars)])
     what = "matrices" if routine.matrix_arguments else "tensors"
@@ -244,11 +233,11 @@ def _header(asked: Request, launches: Launches) -> str:
     lines += _wrapped("in a step: ", _in_words(launches.steady))
     seen = {x.kernel for x in (*launches.before, *launches.first, *launches.steady)}
     others = [x for x in launches.prepared if x.kernel not in seen]
-    lines += _wrapped("after a step that is replayed: ", _in_words(others[:1]))
+    lines += _wrapped("after a step that a graph replays: ", _in_words(others[:1]))
     return _commented([*lines, "", *_wrapped("", [HOW + ALONE * hopper])])
 
 
-def _in_words(launches: Sequence[Launched]) -> list[str]:
+def _in_words(launches: Sequence[Launch]) -> list[str]:
     """Launches in words, grouped by kernel."""
     parts = []
     for kernel in dict.fromkeys(x.kernel for x in launches):

@@ -191,12 +191,22 @@ def store4_float64(address, values):
     store2_float64(address + 16, values[2:])
 
 
+def load_of(dtype: str) -> Callable:
+    """The load of one element."""
+    return globals()[f"load_{dtype}"]
+
+
+def store_of(dtype: str) -> Callable:
+    """The store of one element."""
+    return globals()[f"store_{dtype}"]
+
+
 def of_dtype(dtype: str, policy: str = "") -> tuple[Callable, Callable, Callable, Callable]:
     """The loads of one element and of four, and the stores. The load of four may have a policy for the L2 cache."""
-    load1, load4, store1, store4 = (globals()[f"{what}_{dtype}"] for what in ("load", "load4", "store", "store4"))
+    load4, store4 = globals()[f"load4_{dtype}"], globals()[f"store4_{dtype}"]
     if dtype != "float64":  # whose four elements are two loads
         load4 = with_policy(load4, policy)
-    return load1, load4, store1, store4
+    return load_of(dtype), load4, store_of(dtype), store4
 
 
 def with_policy(load: Callable, policy: str) -> Callable:

@@ -4,7 +4,6 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,11 +17,9 @@ from refopt.oracle.exceptions import covers, reason, reasons
 from refopt.oracle.item import FAILED, SKIPPED, Item
 from refopt.oracle.laws import LAWS, SYMMETRIES, Law, current_id
 from refopt.oracle.notes import of_items, of_trial
-from refopt.oracle.related import Related
 from refopt.oracle.report import Report
-from refopt.oracle.running import Running
 from refopt.oracle.settings import settings_of
-from refopt.oracle.subjects import optimizer_of, subject_of
+from refopt.oracle.subjects import subject_of
 from refopt.oracle.trial import FLUSHES, Trial
 from refopt.oracle.trying import Tried, tries_of
 from refopt.oracle.variants import ROUTINES, added, by_request, row_for
@@ -137,8 +134,7 @@ def check(
     from refopt.oracle.process import in_process  # it imports much of the standard library
 
     with contextlib.ExitStack() as stack, np.errstate(all="ignore"):
-        make = optimizer_of if row is None else subject_of
-        tested, remarks = in_process(make, row, subject, process=process, deadline=deadline, stack=stack, **named)
+        tested, remarks = in_process(subject_of, row, subject, process=process, deadline=deadline, stack=stack, **named)
         return _held(row, tested, of, remarks, started)
 
 
@@ -168,7 +164,7 @@ class _Asked(NamedTuple):
 
 def _held(row: Routine | None, tested: Any, of: _Asked, remarks: Sequence[str], started: float) -> Report:
     """Check a subject against the laws, those of a routine or those that need no formula, and report."""
-    tried = _dtypes(of.dtypes, getattr(tested, "dtypes", DTYPES))
+    tried = dtypes_of(of.dtypes, getattr(tested, "dtypes", DTYPES))
     fixed = {**getattr(tested, "fixed", {}), **of.settings}
     if row is not None:
         _require_numbers(row, tested, fixed)
@@ -181,10 +177,8 @@ def _held(row: Routine | None, tested: Any, of: _Asked, remarks: Sequence[str], 
         if why := lacking(kind):
             items += [Item(law.id, kind, law.name, SKIPPED, why, lacks=True) for law in of.wanted]
             continue
-        trial: Any = (
-            Running(tested, kind, of.seed, exact=of.exact, tolerance=of.tolerance) if row is None
-            else Trial(row, tested, kind, of.seed, fixed, tried, of.secret, of.tolerance)
-        )
+        exact = of.exact and row is None
+        trial = Trial(row, tested, kind, of.seed, fixed, tried, of.secret, of.tolerance, exact)
         of_kind = _of_dtype(trial, of, tried)
         causes += of_kind.explained([cause.text for cause in causes if cause.share >= ENOUGH], of.diagnose)
         items += of_kind.items
@@ -199,9 +193,10 @@ def _held(row: Routine | None, tested: Any, of: _Asked, remarks: Sequence[str], 
             held = trials[0].numbers() if trials else {}
             left_out = ", ".join(f"{name} ({held[name]:g} in the rule)" for name in missing if held)
             notes[f"numbers not taken: {left_out}"] = None
-    return (Related if row is None else partial(Report, row.name))(
-        tested.name, items, of.laws, largest={x.dtype: dict(x.largest) for x in trials if row}, compared=compared,
-        unbounded=sum(trial.unbounded for trial in trials), expected_failures=excused | of.allowed, dtypes=tried,
+    return Report(
+        row and row.name, tested.name, items, of.laws, largest={x.dtype: dict(x.largest) for x in trials if row},
+        compared=compared, unbounded=sum(trial.unbounded for trial in trials),
+        expected_failures=excused | of.allowed, dtypes=tried,
         notes=list(notes), causes=causes, seconds=time.perf_counter() - started, allow_skips=of.allow_skips,
         usual_dtypes=of.dtypes is None,
     )
@@ -255,9 +250,10 @@ def _missing(row: Routine, tested: Any, fixed: Mapping[str, Any]) -> list[str]:
     return [name for name in missing if name != "seed" or tested.takes("rounding")]  # only for stochastic rounding
 
 
-def _dtypes(asked: Any, usual: Sequence[str]) -> list[str]:
-    listed = usual if asked is None else list_of_names("check: dtypes", asked)
-    return [chosen(f"check: dtypes[{i}]", x, SIZES) for i, x in enumerate(listed)]
+def dtypes_of(asked: Any, usual: Sequence[str], where: str = "check") -> list[str]:
+    """Validate ``dtypes``; raises TypeError or ValueError, naming the argument."""
+    listed = list_of_names(f"{where}: dtypes", usual if asked is None else asked)
+    return [chosen(f"{where}: dtypes[{i}]", x, SIZES) for i, x in enumerate(listed)]
 
 
 def _laws(laws: Any, exact: bool, declared: Sequence[str], there: Mapping[str, Law]) -> list[Law]:
@@ -268,7 +264,7 @@ def _laws(laws: Any, exact: bool, declared: Sequence[str], there: Mapping[str, L
     return [law for law in there.values() if law.id in ids]
 
 
-def _command(trial: Running, dtypes: Sequence[str], law: Law, of: _Asked) -> str:
+def _command(trial: Trial, dtypes: Sequence[str], law: Law, of: _Asked) -> str:
     """The call that reproduces a failure."""
     routine = None if trial.row is None else trial.row.name
     named = f", set={of.settings}" if of.settings else ""

@@ -46,10 +46,13 @@ def fortran(x: np.ndarray) -> Placed:
     return _filled(x, _strides(x.shape[::-1])[::-1], x.size, 0)
 
 
-def guarded(x: np.ndarray, shift: int = 1) -> Placed:
-    """Between guards, ``shift`` elements off an aligned address."""
-    room = GUARD // x.itemsize
-    return _filled(x, _strides(x.shape), 2 * room + shift + x.size, room + shift)
+def guarded(x: np.ndarray, shift: int = 1, behind: int = GUARD) -> Placed:
+    """Between guards, ``shift`` elements off an aligned address, with the axes of a dense array in their order.
+
+    ``behind`` has the bytes of the second guard.
+    """
+    first, room = GUARD // x.itemsize + shift, behind // x.itemsize
+    return _filled(x, tuple(stride // x.itemsize for stride in x.strides), first + x.size + room, first)
 
 
 def gapped(x: np.ndarray) -> Placed:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from refopt.oracle.item import FAILED, Item
-from refopt.oracle.running import NO_ERROR
+from refopt.oracle.trial import NO_ERROR
 
 
 def of_trial(trial: Any) -> Iterator[str]:

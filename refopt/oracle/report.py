@@ -24,7 +24,7 @@ class Report:
     """What `refopt.oracle.check` returns.
 
     Attributes:
-        routine, subject: names.
+        routine, subject: names; without a routine there are neither bounds nor ratios.
         items: every case of every law, in order.
         laws: the names of the requested laws, by id.
         largest: by dtype and slot, the largest error over its bound.
@@ -37,16 +37,17 @@ class Report:
         usual_dtypes: whether the dtypes are the defaults, so that all cases of one may be skipped.
     """
 
-    RIGHT, BUT, WRONG = "right", "right except for expected failures", "WRONG"  # words of the verdict
-
     def __init__(
-        self, routine: str, subject: str, items: Sequence[Item], laws: dict[str, str], *,
+        self, routine: str | None, subject: str, items: Sequence[Item], laws: dict[str, str], *,
         compared: int, expected_failures: dict[str, str], largest: dict[str, dict[str, float]] | None = None,
         unbounded: int = 0, dtypes: Sequence[str] = (), notes: Sequence[str] = (), causes: Sequence[Cause] = (),
         seconds: float = 0.0, allow_skips: Collection[str] = (), usual_dtypes: bool = False,
     ) -> None:
         self.allow_skips, self.usual_dtypes = [*allow_skips], usual_dtypes
-        self.routine, self.subject, self.items, self.laws = routine, subject, list(items), dict(laws)
+        self.routine, self.subject, self.items, self.laws = routine or "none", subject, list(items), dict(laws)
+        self.formula = routine is not None
+        self.right, self.is_wrong = "right" if self.formula else "holds", "WRONG"  # words of the verdict
+        self.but = f"{self.right} except for expected failures"
         self.largest, self.compared, self.unbounded = largest or {}, compared, unbounded
         self.expected_failures, self.dtypes = dict(expected_failures), list(dtypes)
         self.notes, self.causes, self.seconds = list(notes), list(causes), seconds
@@ -75,8 +76,9 @@ class Report:
 
     @property
     def step_compared(self) -> bool:
-        """Whether the step was checked against its bound in any dtype."""
-        return any(item.law == "L1" and item.status != SKIPPED for item in self.items) and self.compared > 0
+        """Whether the step was checked against its bound in any dtype; without a routine, whether any law was tried."""
+        tried = {item.law for item in self.items if item.status != SKIPPED}
+        return ("L1" in tried if self.formula else bool(tried)) and self.compared > 0
 
     @property
     def ok(self) -> bool:
@@ -135,25 +137,25 @@ class Report:
 
     def _verdict(self) -> str:
         if self.ok:
-            word = self.BUT if self.of(FAILED) else f"{self.RIGHT}, as far as was compared"
+            word = self.but if self.of(FAILED) else f"{self.right}, as far as was compared"
         elif not self.wrong and self.step_compared:
             shares = ", ".join(f"{percent(x)} of {law}" for law, x in self.unheld.items())
             word = f"NOT ALL COMPARED: skipped {shares} (allow_skips={[*self.unheld]} accepts this)"
         elif not self.wrong:
             word = f"NOT COMPARED{self._why_not()}"
         else:
-            word = f"{self.WRONG}, {', '.join(self.wrong)}"
+            word = f"{self.is_wrong}, {', '.join(self.wrong)}"
         total, skipped = len(self.items), len(self.of(SKIPPED))
         share = round(100 * skipped / total) if total else 0
         return f"{self._heading()}: {word}; {skipped} of {total} cases skipped ({share} %)"
 
     def _heading(self) -> str:
-        return f"{self.subject} as {self.routine}"
+        return f"{self.subject} as {self.routine}" if self.formula else f"{self.subject}, without a formula"
 
     def _why_not(self) -> str:
-        """Why nothing was compared: the most common reason for skipping cases of the step."""
-        commonest = Counter(item.text for item in self.of(SKIPPED) if item.law == "L1").most_common(1)
-        return f": {commonest[0][0]}" if commonest else ", since the step law was left out"
+        """Why nothing was compared: the most common reason for skipping cases of the step, or of any law."""
+        skipped = Counter(item.text for item in self.of(SKIPPED) if item.law == "L1" or not self.formula)
+        return f": {skipped.most_common(1)[0][0]}" if skipped else ", since the step law was left out" * self.formula
 
     def __str__(self) -> str:
         """One page: the verdict, causes, one smallest example, and the command that reproduces it."""

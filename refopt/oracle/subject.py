@@ -1,4 +1,4 @@
-"""What the laws check: an optimizer that makes runs and, as a routine, takes the steps of a case."""
+"""What the laws check: an optimizer, which makes runs and, as a routine, takes the steps of a case."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -39,7 +39,7 @@ class Ended(Exception):
 class Run(Protocol):
     """Parameters that are being optimized, and their states.
 
-    If it also has a method ``state_dict``, `Optimizer.start` takes what that returns: a state that is loaded without a
+    If it also has a method ``state_dict``, `Subject.start` takes what that returns: a state that is loaded without a
     file (law L28).
     """
 
@@ -77,13 +77,15 @@ class Run(Protocol):
         """Halve the learning rate, of one group or all; raises NotImplementedError if the caller passes it."""
 
 
-class Optimizer(Protocol):
-    """Makes runs.
+class Subject(Protocol):
+    """An optimizer. To add a library, write a class with these attributes and methods.
+
+    With ``start`` it has runs; with ``takes`` and ``run`` it is a routine, whose formula its cases are compared with.
 
     Attributes:
         name: its name in reports.
         dtypes: those in which it is checked by default.
-        gated: whether it looks at ``found_inf``.
+        gated: whether runs look at ``found_inf``.
         in_place: whether it writes the arrays that it is given, so that these may be views of others.
         recompiled: whether it may compute another list of tensors in another order.
         notes: remarks for the reader of a report.
@@ -105,15 +107,6 @@ class Optimizer(Protocol):
         Raises:
             NotImplementedError: it has no groups, or does not accept such parameters.
         """
-
-
-class Subject(Protocol):
-    """An optimizer as a routine. To add a library, write a class with these methods.
-
-    For laws that need no formula it also has ``optimizer``, the `Optimizer` that makes its runs.
-    """
-
-    name: str
 
     def takes(self, what: str) -> bool:
         """Whether it has a slot, number, choice or gate (``grad_factor``, ``found_inf``), by refopt's name."""

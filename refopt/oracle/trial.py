@@ -1,63 +1,88 @@
-"""The basis of laws of a routine: the cases that a subject takes, and the bounds of their results."""
+"""An optimizer under trial in one dtype: its cases, if there is a formula, its runs, and comparisons of results."""
 
-import collections
 import math
-from collections.abc import Collection, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from refopt.catalog import Routine
-from refopt.checks.dtypes import arithmetic
+from refopt.checks.arguments import kind_of
+from refopt.checks.dtypes import arithmetic, numpy_dtype
 from refopt.oracle import cases
 from refopt.oracle.bound import storage, sums
-from refopt.oracle.bound.evaluate import rounded_off
-from refopt.oracle.bound.expected import Expected, unchanged
-from refopt.oracle.broken import Broken, Skipped, Where
-from refopt.oracle.cases import Dtypes, alike
+from refopt.oracle.bound.expected import Expected
+from refopt.oracle.broken import Broken, Crashed, Misconduct, Skipped, Where
+from refopt.oracle.cases import PATTERNS, Dtypes, alike, noise
+from refopt.oracle.differing import equal, largest, told, wide
 from refopt.oracle.exact.cases import Case, Outcome, memory
+from refopt.oracle.formula import CACHED, Formula
+from refopt.oracle.memory import Placed, dense, soiled
 from refopt.oracle.observing import Seen, observe
 from refopt.oracle.requiring import require_alike, require_rounded
-from refopt.oracle.running import Running
-from refopt.oracle.subject import Subject
+from refopt.oracle.running import Data, by_slot, measured, why_not
+from refopt.oracle.subject import Ended, Lacks, Run, Wrong
+from refopt.oracle.ulp import distance
 
 FLUSHES = "flush_to_zero"  # a property that a step may declare
-CACHED = 2**14  # the most bytes of a tensor's arrays whose expected results are cached, for other trials as well
-_expectations: collections.OrderedDict[Any, dict[str, Expected]] = collections.OrderedDict()
-MOST = 1024  # the most cached results
+STEPS = 3
 LARGEST = 5000  # the most elements of a matrix that replaces a vector
 LARGE, EMPTY = (130, 136), (0, 3)  # replace larger matrices, and empty ones: rows / columns must be a number
+NO_ERROR, LONGEST = "expected no error", 300  # the most characters of an error that a step raises
 
 
-class Trial(Running):
-    """A subject, as a routine, in one dtype of its parameters.
+class Trial:
+    """A subject in one dtype of its parameters.
 
     Attributes:
+        row: the routine that it is checked against; ``None`` for none.
+        subject: the `Subject`.
+        why_not: why it cannot be run; empty if it can.
+        recompiled: whether it may compute another list of tensors in another order.
+        dtype: of the parameters, and of the gradients of runs.
+        seed: of all data.
         fixed: numbers and choices that all cases have, by name.
         dtypes: those of parameters that may be in a list with its own.
+        secret: the seed of data that no step can foresee.
+        given: the declared tolerance of runs, relative to a tensor's largest change; ``None`` to measure it.
+        exact: whether results of runs must agree bit for bit wherever they are compared.
+        axes: how many axes tensors have at least.
+        compared: how many elements were compared.
+        off: by law, the largest distance in ULPs of results that are within the tolerance but differ in their bits.
         largest: by slot, the largest error over its bound so far, among arrays in the arithmetic type.
-        rounded: numbers that the arithmetic rounds, as given.
-        apart: by slot, the largest error over the bound without an allowance for that rounding.
+        apart: by slot, the largest error over the bound without an allowance for numbers that the arithmetic rounds.
         unbounded: how many elements have no bound.
         silent: written slots that the subject does not return.
-        secret: the seed of data that no step can foresee.
         paths: functions of a library that have run.
     """
 
     def __init__(
-        self, row: Routine, subject: Subject, dtype: str, seed: int, fixed: Mapping[str, Any],
-        dtypes: Collection[str] = (), secret: int = 0, tolerance: float | None = None,
+        self, row: Routine | None, subject: Any, dtype: str, seed: int, fixed: Mapping[str, Any] | None = None,
+        dtypes: Collection[str] = (), secret: int = 0, tolerance: float | None = None, exact: bool = False,
     ) -> None:
-        super().__init__(subject, dtype, seed, tolerance=tolerance)
-        self.row, self.fixed, self.dtypes = row, dict(fixed), tuple(dtypes)
-        self.axes = 2 if row.matrix_arguments else 1
-        self.real: Any = arithmetic(dtype)
+        self.row: Any = row
+        self.subject, self.dtype, self.seed, self.exact, self.given = subject, dtype, seed, exact, tolerance
+        self.fixed, self.dtypes, self.secret = dict(fixed or {}), tuple(dtypes), secret
+        self.why_not = why_not(subject)
+        self.recompiled = bool(getattr(subject, "recompiled", False))
+        self.stored, self.real = numpy_dtype(dtype), arithmetic(dtype)
+        self.eps = 2.0 ** -{"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7}[dtype]
+        self.compared = self.unbounded = 0
+        self.largest: dict[str, float] = {}
         self.apart: dict[str, float] = {}
-        self.rounded: dict[str, float] = {}
+        self.off: dict[str, int] = {}
         self.silent: set[str] = set()
-        self.secret = secret
         self.paths: dict[str, None] = {}
-        self._flushes = bool(self.fixed.get(FLUSHES))
+        self.law, self.settled = "", False
+        self.axes = 2 if row is not None and row.matrix_arguments else 1
+        self._tolerance: dict[str, float] | None = None
+        self._data: dict[tuple, np.ndarray] = {}
+        if row is not None:
+            formula = Formula(row, bool(self.fixed.get(FLUSHES)))
+            self.expected, self.expected_of_arrays = formula.expected, formula.of_arrays
+            self.rounded = formula.rounded
 
     def takes(self, *names: str) -> bool:
         return all(self.subject.takes(name) for name in names)
@@ -81,12 +106,27 @@ class Trial(Running):
         """The default dtypes of a tensor's slots: the same for all, or what the subject declares."""
         return getattr(self.subject, "stores", alike)(dtype)
 
+    def shape(self, size: Any) -> tuple[int, ...]:
+        """A shape with a number of elements; if it must be a matrix, one small enough to iterate."""
+        if not isinstance(size, int):
+            return tuple(size)
+        if self.axes == 1:
+            return (size,)
+        rows = next((k for k in range(math.isqrt(size), 0, -1) if size % k == 0), 1)
+        return LARGE if size > LARGEST else (rows, size // rows) if size else EMPTY
+
+    def shapes(self, sizes: Sequence[Any]) -> list[tuple[int, ...]]:
+        """The shapes for some sizes, as far as the optimizer takes them in runs."""
+        shapes = [self.shape(size) for size in sizes]
+        return [shape for shape in shapes if self.axes == 1 or len(shape) == self.axes]
+
     def case(
         self, shapes: Sequence[Any], dtypes: Dtypes | Sequence[Dtypes] | None = None, *, count: int = 1,
         optional: Sequence[str] = (), seed: int = 0, choices: Mapping[str, Any] | None = None, **numbers: Any,
     ) -> Case:
         """A case of tensors of some shapes or sizes at step ``count``; skipped if the subject does not take it."""
-        shapes = [self.case_shape(shape) for shape in shapes]
+        flat = [x for x in shapes if self.row.matrix_arguments and not isinstance(x, int) and len(x) != 2]
+        shapes = [self.shape(math.prod(x) if x in flat else x) for x in shapes]
         types = dtypes or self.kinds(self.dtype)
         rows = [types] * len(shapes) if isinstance(types, Dtypes) else list(types)
         others = {name: x for name, x in (choices or {}).items() if x != self.choices()[name]}
@@ -97,22 +137,55 @@ class Trial(Running):
             choices=self.choices() | others, optional=optional, count=count,
         )
 
-    def case_shape(self, shape: Any) -> tuple[int, ...]:
-        """A shape with a number of elements; if it must be a matrix, one small enough to iterate."""
-        if not self.row.matrix_arguments or (not isinstance(shape, int) and len(shape) == 2):
-            return self.shape(shape)
-        size = shape if isinstance(shape, int) else math.prod(shape)
-        return LARGE if size > LARGEST else self.shape(size) if size else EMPTY
+    def data(self, sizes: Sequence[Any], steps: int = STEPS) -> Data:
+        """The data of runs, of tensors in shapes that the optimizer takes; like a case's, they repeat in long lists."""
+        shapes = self.shapes(sizes)
+        params, *grads = ([self._array(t, k, shape) for k, shape in enumerate(shapes)] for t in range(steps + 1))
+        return Data(params, grads)
 
-    def run(self, case: Case) -> Outcome:
-        """Let the subject take a copy of a case. Whatever it raises breaks the law."""
-        return self.run_in_place(case.copy())
+    def _array(self, step: int, k: int, shape: tuple[int, ...]) -> np.ndarray:
+        """Tensor ``k`` of the parameters (step 0) or of the gradients of a step; callers must not write it."""
+        if k >= PATTERNS:
+            return self._array(step, k % PATTERNS, shape).copy()
+        key = step, k, shape
+        if key not in self._data:
+            self._data[key] = noise([self.seed, step, k], shape).astype(self.stored)
+        return self._data[key]
+
+    def tried(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function that runs the step. Whatever it raises breaks the law."""
+        try:
+            with np.errstate(all="ignore"):
+                return function(*arguments)
+        except Lacks as error:
+            raise Skipped(str(error), lacks=True) from None
+        except NotImplementedError as error:
+            raise Skipped(str(error) or "raised NotImplementedError") from None
+        except KeyboardInterrupt:
+            raise
+        except Ended as error:
+            raise Crashed(f"{self.subject.name}: expected a step that returns, got {error}") from None
+        except Wrong as error:
+            raise Misconduct(f"{self.subject.name}: {error}") from None
+        except BaseException as error:  # a step may call sys.exit, or raise an error of another language
+            text = textwrap.shorten(f"{kind_of(error)}: {error}", LONGEST, placeholder=" ...")
+            raise Misconduct(f"{self.subject.name}: {NO_ERROR}, got {text}") from error
+
+    def run(self, of: Case | Data, apart: bool = False) -> Outcome:
+        """The results of a copy of a case, or of a run; with ``apart``, each tensor has a group."""
+        if isinstance(of, Case):
+            return self.run_in_place(of.copy())
+        run = self.start(of.params, apart=apart)
+        for of_step in of.grads:
+            self.step(run, of_step)
+        return self.outcome(run)
 
     def run_in_place(self, case: Case) -> Outcome:
         """Let it take a case, whose arrays it may write."""
         shapes = {name: [None if x is None else (x.shape, x.dtype) for x in xs] for name, xs in case.lists().items()}
         got = self.tried(self.subject.run, case)
-        self.silent = (self.silent | self._kept(case)) - got.keys()
+        kept = [slot.name for slot in self.row.slots if slot.written and not (slot.scalar and slot.optional)]
+        self.silent = (self.silent | {name for name in kept if case.slots[name] is not None}) - got.keys()
         for name, values in got.items():
             for i, (x, known) in enumerate(zip(values, shapes[name], strict=True)):
                 require_alike(f"{name}[{i}]", x, known)
@@ -120,74 +193,92 @@ class Trial(Running):
 
     def observe(self, case: Case, rest: bool = False) -> Seen:
         """Observe its side effects on a copy of a case; with ``rest``, later ones as well."""
-        there = getattr(self.subject, "observe", None)
-        if there is not None:
-            return self.tried(there, case.copy(), rest)
-        return self.tried(observe, self.subject, case.copy(), None, rest)
+        there = getattr(self.subject, "observe", partial(observe, self.subject))
+        return self.tried(partial(there, case.copy(), rest=rest))
 
-    def _kept(self, case: Case) -> set[str]:
-        """The slots of a case that a subject must return."""
-        kept = [slot.name for slot in self.row.slots if slot.written and not (slot.scalar and slot.optional)]
-        return {name for name in kept if case.slots[name] is not None}
+    def start(self, params: Sequence[Any], saved: Any = None, apart: bool = False) -> Run:
+        """Start a run; skipped if none can be made."""
+        if self.why_not:
+            raise Skipped(self.why_not)
+        return self.tried(self.subject.start, [self.placed(x) for x in params], saved, apart)
 
-    def expected(self, case: Case, i: int, depth: sums.Depth, leasts: int = 1) -> dict[str, Expected]:
-        """The expected results for one tensor of a case of one step."""
-        arrays, numbers, choices = case.tensor(i), case.numbers_of(i), case.choices
-        flag = case.steps[0].get("found_inf")
-        if arrays["grads"] is None or (flag is not None and flag[0] != 0):
-            return unchanged(self.row, arrays)
-        key = None
-        if sum(x.nbytes for x in arrays.values() if x is not None) <= CACHED:
-            bits = ((n, x.dtype.name, x.shape, x.strides, x.tobytes()) for n, x in arrays.items() if x is not None)
-            exact = ((name, repr(x)) for name, x in numbers.items())  # repr distinguishes 0.0 and -0.0
-            key = (self.row, *bits, *exact, *choices.items(), case.count, depth, leasts, self._flushes)
-            if key in _expectations:
-                self._note_rounded(numbers, arrays)
-                _expectations.move_to_end(key)
-                return _expectations[key]
-        expected = self.expected_of_arrays(case, i, arrays, depth, leasts)
-        if key:
-            _expectations[key] = expected
-            if len(_expectations) > MOST:
-                _expectations.popitem(last=False)
-        return expected
+    def placed(self, x: Any) -> Placed:
+        return x if isinstance(x, Placed) else dense(x)
 
-    def _note_rounded(self, numbers: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
-        """Note the numbers that the arithmetic of a tensor's arrays rounds."""
-        real = arithmetic(arrays["params"].dtype.name)
-        self.rounded |= {name: float(numbers[name]) for name in rounded_off(numbers, real)}
+    def step(self, run: Run, grads: Sequence[Any], found_inf: float | None = None, refill: bool = False) -> None:
+        same = {id(x): self.placed(x) for x in grads if x is not None}
+        self.tried(run.step, [None if x is None else same[id(x)] for x in grads], found_inf, refill)
 
-    def expected_of_arrays(
-        self, case: Case, i: int, arrays: Mapping[str, Any], depth: sums.Depth, leasts: int = 1
-    ) -> dict[str, Expected]:
-        """The same with other arrays instead of the tensor's, such as some of its elements."""
-        numbers = case.numbers_of(i)
-        self._note_rounded(numbers, arrays)
-        return cases.expected_at(
-            self.row, arrays, numbers, case.choices, case.count, depth=depth, flushes=self._flushes, leasts=leasts
-        )
+    def save(self, run: Run) -> Any:
+        return self.tried(run.save)
+
+    def slow(self, run: Run, group: int | None = None) -> None:
+        self.tried(run.slow, group)
+
+    def soil(self, shapes: Sequence[tuple[int, ...]], k: int) -> None:
+        """Leave numbers in freed memory of the process that runs the steps."""
+        there = getattr(self.subject, "soil", None)
+        if there is None:
+            soiled(shapes, self.stored, k)
+        else:
+            self.tried(there, shapes, self.dtype, k)
+
+    def outcome(self, run: Run) -> Outcome:
+        """The parameters and states of a run."""
+        return self.tried(lambda: by_slot(run.params(), run.states()))
+
+    def settle(self) -> None:
+        """Find how many axes tensors need, or why no step can be taken."""
+        if self.settled or self.why_not:
+            return
+        self.settled, told = True, []
+        usual = self.axes
+        for axes in (1, 2)[usual - 1 :]:
+            self.axes = axes
+            data = self.data([45, 300], 2)
+            try:
+                came = self.run(data)["params"]
+            except Crashed as error:  # trying other shapes would only hide it
+                self.why_not = str(error)
+                return
+            except (Skipped, Broken) as error:
+                told.append(str(error))
+                continue
+            if all(x.tobytes() == y.tobytes() for x, y in zip(data.params, came, strict=True)):
+                told.append("two steps change no parameter")
+            elif not all(np.isfinite(x.astype(np.float64)).all() for x in came):
+                told.append("two steps of finite gradients leave parameters that are not finite")
+            else:
+                return
+        self.axes, self.why_not = usual, told[0]
+
+    def came(self, of: Case | Data) -> Outcome:
+        """The results, within the bound if the list of a case may be compiled in another way."""
+        return self.hold(of) if self.recompiled else self.run(of)
 
     def hold(
-        self, case: Case, got: Outcome | None = None, *, depth: sums.Depth = sums.random_data,
+        self, of: Case | Data, got: Outcome | None = None, *, depth: sums.Depth = sums.random_data,
         measured: bool = True, leasts: int = 1,
     ) -> Outcome:
-        """Check the subject's results of a case of one step; raises `Broken` with the element worst over its bound.
+        """Check the results of a case of one step; raises `Broken` with the element worst over its bound.
 
         Args:
-            case: of one step.
+            of: a case; or the data of a run, which has no formula, so that its results are only returned.
             got: the results, if known.
             depth: by how much a sum may be off.
             leasts: by how many smallest subnormal numbers an operation may be off.
             measured: whether the largest error over its bound enters the report.
         """
-        got = self.run(case) if got is None else got
+        if isinstance(of, Data):
+            return self.run(of)
+        got = self.run(of) if got is None else got
         worst: Broken | None = None
         # Compared arrays, since long lists repeat tensors; keeping references keeps their ids unique.
         right: dict[tuple[int, str, bytes], dict[str, Expected]] = {}
-        for i in range(len(case)):
-            of_tensor = self.expected(case, i, depth, leasts)
+        for i in range(len(of)):
+            of_tensor = self.expected(of, i, depth, leasts)
             for name, expected in of_tensor.items():
-                if (actual := self._of(got, name, i)) is None:
+                if (actual := _of(got, name, i)) is None:
                     continue
                 same = (id(of_tensor), name, actual.tobytes()) if actual.nbytes <= CACHED else None
                 if same in right:
@@ -198,19 +289,13 @@ class Trial(Running):
                     worst = broken
                 if same and not broken:
                     right[same] = of_tensor
-        if worst is not None and getattr(self.subject, "replaced", False):
-            worst.args = (f"{worst}; the arrays in the lists were replaced, expected them to be written",)
         if worst is not None:
+            if getattr(self.subject, "replaced", False):
+                worst.args = (f"{worst}; the arrays in the lists were replaced, expected them to be written",)
             raise worst
-        for i in range(len(case)):
-            require_rounded(case, got, i)
+        for i in range(len(of)):
+            require_rounded(of, got, i)
         return got
-
-    def _of(self, got: Outcome, name: str, i: int) -> Any:
-        if name == "exact_params":
-            both = got.get("params"), got.get("master_params")
-            return storage.joined(both[0][i], both[1][i]) if both[0] and both[1] else None
-        return got[name][i] if name in got else None
 
     def _compare(self, name: str, i: int, expected: Expected, got: np.ndarray, measured: bool) -> Broken | None:
         ratios = np.ravel(memory(expected.ratio(got))) if got.size else np.zeros(0)
@@ -223,7 +308,7 @@ class Trial(Running):
         if measured and got.dtype == self.real and name not in self.row.scalars:
             self.largest[name] = max(self.largest.get(name, 0.0), largest)
             if expected.inputs.any() and largest <= 1:
-                self._without_inputs(name, expected, got)
+                self.apart[name] = max(self.apart.get(name, 0.0), expected.ratio_without_inputs(got))
         if largest <= 1:
             return None
         k = int(np.nanargmax(ratios))
@@ -231,9 +316,76 @@ class Trial(Running):
         text = f"{name}[{i}], element {k} of {got.size}: expected {value!r} within {error:.2g}, got {number!r}"
         return Broken(text, largest, Where(name, i, k, value, error, number, ratios > 1))
 
-    def _without_inputs(self, name: str, expected: Expected, got: np.ndarray) -> None:
-        """Record the error over the bound for code that rounds its numbers."""
-        off = abs((got.astype(np.float64) - expected.value) - expected.rest)
+    def same(
+        self, expected: Outcome, got: Outcome, what: str, of: Case | Data | None = None, at: int = 0
+    ) -> None:
+        """Raise `Broken` unless the results of the same tensors have equal bits.
+
+        If they may be computed in another order, of the data of runs, they must be within the tolerance; those of a
+        case whose list is compiled are within the bound.
+
+        Args:
+            expected, got: the results; where one lacks a slot or an array, nothing is compared.
+            what: describes ``expected`` in the message.
+            of: the case or the data, with the parameters before the steps, if another order is allowed.
+            at: the index of their first tensor in ``of``.
+        """
+        of_case = isinstance(of, Case)
+        if of_case and self.recompiled:
+            return
+        for name in [x for x in expected if x in got]:
+            for i, (x, y) in enumerate(zip(expected[name], got[name], strict=True), at):
+                if x is None or y is None:
+                    continue
+                if of_case or of is None:
+                    self.alike(name, i, x, y, what)
+                    continue
+                first = wide(np.asarray(of.params[i])) if name == "params" else 0.0
+                with np.errstate(invalid="ignore"):
+                    self.alike(name, i, x, y, what, largest(wide(x) - first))
+
+    def alike(self, slot: str, i: int, x: Any, y: Any, what: str, scale: float | None = None) -> None:
+        """The same for two arrays: with equal bits, or within the tolerance relative to ``scale``."""
+        x, y = np.asarray(x), np.asarray(y)
+        if (x.shape, x.dtype) != (y.shape, y.dtype):
+            expected = f"expected an array of {x.dtype} of shape {x.shape}, {what}"
+            raise Misconduct(f"{slot}[{i}]: {expected}, got one of {y.dtype} of shape {y.shape}")
+        self.compared += x.size
+        x, y = memory(x), memory(y)
+        differ = ~equal(x, y)
+        if differ.any() and scale is not None and not self.exact:
+            differ = self._far(slot, x, y, differ, scale)
+        if differ.any():
+            k = int(np.argmax(differ))
+            where = Where(slot, i, k, float(x[k]), 0.0, float(y[k]), differ)
+            raise Broken(f"{slot}[{i}], {told(x, y, differ, what)}", None, where)
+
+    def _far(self, slot: str, x: np.ndarray, y: np.ndarray, differ: np.ndarray, scale: float) -> np.ndarray:
+        """Which of the elements that differ are not within the tolerance."""
+        if x.dtype.kind in "iub":  # codes, such as 8-bit states: only their effect is compared
+            return np.zeros_like(differ)
+        room = self.tolerance(slot) * scale + 2 * self.eps * largest(wide(x))
         with np.errstate(all="ignore"):
-            ratio = np.nanmax(np.where(off == 0, 0.0, off / (expected.error - expected.inputs)))
-        self.apart[name] = max(self.apart.get(name, 0.0), float(ratio))
+            off = abs(wide(x) - wide(y))
+            # NaN for infinity may come from another order of a sum; NaN for a number may not.
+            lost = (np.isnan(wide(x)) & ~np.isfinite(wide(y))) | (np.isnan(wide(y)) & ~np.isfinite(wide(x)))
+        far = differ & ~(off <= room) & ~lost
+        if not far.any() and x.dtype == self.stored:
+            self.off[self.law] = max(self.off.get(self.law, 0), int(distance(x[differ], y[differ]).max()))
+        return far
+
+    def tolerance(self, slot: str) -> float:
+        """How much parameters or a state may differ in runs, relative to a tensor's largest change."""
+        if self.given is not None:
+            return self.given
+        if self._tolerance is None:
+            self._tolerance = measured(self)
+        return self._tolerance.get(slot, 0.0)
+
+
+def _of(got: Outcome, name: str, i: int) -> Any:
+    """An array of an outcome; what a remainder and its parameter are together."""
+    if name == "exact_params":
+        both = got.get("params"), got.get("master_params")
+        return storage.joined(both[0][i], both[1][i]) if both[0] and both[1] else None
+    return got[name][i] if name in got else None

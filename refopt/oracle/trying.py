@@ -13,7 +13,6 @@ from refopt.oracle.exact.cases import Case
 from refopt.oracle.item import FAILED, PASSED, SKIPPED, Item
 from refopt.oracle.laws import Law, Try
 from refopt.oracle.laws.step import random_tries
-from refopt.oracle.running import Running
 from refopt.oracle.script import Smallest, call_of
 from refopt.oracle.trial import Trial
 
@@ -25,7 +24,7 @@ class Tried:
 
     Attributes:
         items: every case.
-        failures: cases that broke a law, each with the index of its item.
+        failures: cases, or data of runs, that broke a law, each with the index of its item.
         passed: cases in which a law held.
     """
 
@@ -44,11 +43,8 @@ class Tried:
             try:
                 if over:
                     raise Skipped(f"not tried, after {over}", lacks=True)
-                if one.case is None:
-                    _ran(self.trial, one)
-                else:
-                    case = one.case()
-                    one.holds(case)
+                case = one.case and one.case()
+                one.holds(*([] if case is None else [case]))
             except Skipped as reason:
                 item = item._replace(status=SKIPPED, text=str(reason), lacks=reason.lacks)
             except Broken as broken:
@@ -58,7 +54,7 @@ class Tried:
                     self.failures.append((len(self.items), Failure(law.id, one.label, case, broken, one.holds)))
                 over = f"the process had ended at {one.label}" if isinstance(broken, Crashed) else ""
             else:
-                if case is not None and diagnosis.is_small(case):
+                if isinstance(case, Case) and diagnosis.is_small(case):
                     self.passed.append(case)
             self.items.append(item)
 
@@ -69,13 +65,14 @@ class Tried:
             known: the causes of failures in other dtypes.
             diagnose: whether to look for causes.
         """
-        failures = [failure for _, failure in self.failures]
+        of_cases = [(k, x) for k, x in self.failures if isinstance(x.case, Case)]
+        failures = [failure for _, failure in of_cases]
         causes = diagnosis.causes_of(self.trial, failures, self.passed, known) if diagnose and failures else []
         until, shown = time.monotonic() + SECONDS, set()
         for key in dict.fromkeys(x.key for x in failures):
             of_key = [cause for cause in causes if key in cause.failures]
             cause = of_key[0].text if of_key else key
-            mine = [(k, x) for k, x in self.failures if x.key == key]
+            mine = [(k, x) for k, x in of_cases if x.key == key]
             with contextlib.suppress(Exception):  # an error of the subject must not become one of the check
                 since = self._example(mine, until if cause not in shown else 0.0)
                 if of_key and since:  # the first wrong step of any case
@@ -108,13 +105,6 @@ class Tried:
 def tries_of(law: Law, trial: Any, examples: int) -> list[Try]:
     """The cases of a law; for the step law, random ones as well."""
     return [*law.tries(trial), *(random_tries(trial, examples) if law.id == "L1" else ())]
-
-
-def _ran(trial: Running, one: Try) -> None:
-    """Check runs against a law, if runs can be made."""
-    if trial.why_not:
-        raise Skipped(trial.why_not)
-    one.holds()
 
 
 def _smallest(case: Case, broken: Broken, trial: Trial) -> Smallest | None:

@@ -49,12 +49,8 @@ def _roots(graph: Graph, kept: Mapping[str, Array]) -> dict[str, Array]:
 def _within(array: Array, buffer: Array | None) -> bool:
     if buffer is None:
         return False
-    start, stop = _span(buffer)
+    start, stop = buffer.span
     return start <= array.address < stop
-
-
-def _span(array: Array) -> tuple[int, int]:
-    return array.address, array.address + array.size * ITEM_SIZES[array.dtype]
 
 
 def _spans(graph: Graph, groups: Mapping[str, Mapping[str, Array]]) -> Iterator[tuple[int, int, bool, str]]:
@@ -63,4 +59,4 @@ def _spans(graph: Graph, groups: Mapping[str, Mapping[str, Array]]) -> Iterator[
         for name, array in arrays.items():
             if array.size and array.dtype in ITEM_SIZES:  # other dtypes are refused later
                 written = not changed.isdisjoint((name, *graph.memory(name)))
-                yield *_span(array), written, f"arrays: {name!r}{note}"
+                yield *array.span, written, f"arrays: {name!r}{note}"

@@ -10,7 +10,7 @@ from refopt import checks
 from refopt.catalog import KNOWN, Routine, Slot
 from refopt.checks import Array
 from refopt.checks.arguments import chosen, listed, mapped, shown, whole
-from refopt.checks.dtypes import ITEM_SIZES, name_of
+from refopt.checks.dtypes import name_of
 from refopt.state.saved import check_values, saved_array
 
 VERSION = 1
@@ -28,9 +28,6 @@ class Memory(Protocol):
     def write(self, value: Any, array: Array, host: np.ndarray) -> None:
         """Overwrite the array with one of the same shape and dtype."""
 
-    def finish(self) -> None:
-        """Wait for what has been read and written."""
-
 
 class HostMemory:
     """NumPy arrays."""
@@ -42,9 +39,6 @@ class HostMemory:
 
     def write(self, value: np.ndarray, array: Array, host: np.ndarray) -> None:
         value[...] = host
-
-    def finish(self) -> None:
-        """Nothing is pending."""
 
 
 def state_dict(
@@ -77,16 +71,11 @@ def state_dict(
         ]
         for slot in saved_slots(row)
     }
-    memory.finish()
     return {"routine": row.name, "version": VERSION, "hypers": _kept(call, numbers), "slots": copies}
 
 
 def load(
-    saved: Mapping[str, Any],
-    routine: str,
-    slots: Mapping[str, Any],
-    *,
-    choices: Mapping[str, Any] | None = None,
+    saved: Mapping[str, Any], routine: str, slots: Mapping[str, Any], *, choices: Mapping[str, Any] | None = None,
     memory: Memory | None = None,
 ) -> dict[str, Any]:
     """Load a state dictionary into arrays, in place.
@@ -128,7 +117,6 @@ def load(
         for value, array, host in zip(call.slots[slot.name], call.arrays[slot.name], hosts[slot.name], strict=True):
             if array is not None and host is not None:
                 memory.write(value, array, host.reshape(array.shape))
-    memory.finish()
     return kept
 
 
@@ -216,10 +204,7 @@ def _match(
 
 def _set_apart(lists: dict[str, list], call: checks.Call) -> None:
     """Copy saved arrays that share memory with written ones, so that no write changes one that is read later."""
-    spans = sorted(
-        (array.address, array.address + array.size * ITEM_SIZES[array.dtype])
-        for name in lists for array in call.arrays[name] if array is not None and array.size
-    )
+    spans = sorted(array.span for name in lists for array in call.arrays[name] if array is not None and array.size)
     starts = [start for start, _ in spans]  # the spans are disjoint, so their ends are sorted, too
     for values in lists.values():
         for i, host in enumerate(values):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from refopt import cli
-from refopt.cli import check, commands
+from refopt.cli import check, commands, output
 
 ROOT = Path(__file__).parents[2]
 ALONE = ["verify", "--device", "executor", "--max-elements", "1", "--routine", "sgd", "--dtype", "fp32"]
@@ -60,8 +60,9 @@ def test_the_statuses_are_told(capfd):
     cli.main(["verify", "--help"])
     words = " ".join(capfd.readouterr().out.split())
     told = re.search(r"Exit status: (.*)", words)[1]
-    assert [int(n) for n in re.findall(r"\d+", told)] == [cli.EQUAL, cli.DIFFERS, cli.UNUSABLE, cli.FAILED,
-                                                          cli.INTERRUPTED, cli.BROKEN_PIPE, cli.TERMINATED]
+    assert [int(n) for n in re.findall(r"\d+", told)] == [
+        output.EQUAL, output.DIFFERS, output.UNUSABLE, output.FAILED, output.INTERRUPTED, output.BROKEN_PIPE,
+        output.TERMINATED]
     listed = re.findall(r"^\| (\d+) \|", (ROOT / "docs" / "command-line.md").read_text(), re.MULTILINE)
     assert [int(n) for n in listed] == [int(n) for n in re.findall(r"\d+", told)]
 

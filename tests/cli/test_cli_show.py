@@ -30,7 +30,7 @@ def test_the_files_are_printed(capsys):
 
 LAUNCHES = {
     ("adamw",): ["before the first step: fetch_scalars[2, 128]", "in a step: merged_adamw[25021, 64]",
-                 "after a step that is replayed: settle_scalars[2, 128]"],
+                 "after a step that a graph replays: settle_scalars[2, 128]"],
     ("adamw", "--form", "separate"): ["in a step: 161 times merged_adamw[1 to 2304, 64]"],
     ("muon",): ["Launches for the matrices of resnet50, as", "5 times products_square_symmetric[869, 128]",
                 "merged_muon_update[24928, 64]"],

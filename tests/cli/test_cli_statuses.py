@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from refopt import cli
-from refopt.cli import commands
+from refopt.cli import commands, output
 
 
 class Shut(io.StringIO):
@@ -20,7 +20,7 @@ class Shut(io.StringIO):
         raise self.error
 
 
-ENDS = {"equal": (cli.EQUAL, 0, ""), "differs": (cli.DIFFERS, 1, ""), "help": (SystemExit(0), 0, ""),
+ENDS = {"equal": (output.EQUAL, 0, ""), "differs": (output.DIFFERS, 1, ""), "help": (SystemExit(0), 0, ""),
         "help too": (SystemExit(None), 0, ""), "usage": (SystemExit(2), 2, ""),
         "Ctrl-C": (KeyboardInterrupt(), 130, "refopt: interrupted\n"),
         "SIGTERM": (cli.Terminated(), 143, "refopt: terminated\n"),

@@ -24,21 +24,21 @@ FIRST: dict[str, Any] = {"beta1_pow": "beta1", "beta2_pow": "beta2", "momentum_d
 
 
 @functools.cache
-def noise(t: int, tensor: int, dtype: str) -> np.ndarray:
+def noise(t: int, tensor: int, dtype: str, seed: int = 0) -> np.ndarray:
     """A parameter, of step 0, or a gradient: of random signs and of sizes near 1.
 
     Some gradients are small: their squares are subnormal in fp16.
     """
-    rng, shape = np.random.default_rng([t, tensor]), SHAPES[tensor]
+    rng, shape = np.random.default_rng([t, tensor, seed]), SHAPES[tensor]
     x = np.asarray(rng.choice([-1, 1], shape) * rng.uniform(0.5, 1.5, shape))
     if t and tensor < 2:
         x.reshape(-1)[7:17] *= 2.0**-8
     return x.astype(numpy_dtype(dtype))
 
 
-def parameters(dtype: str, master: str | None) -> tuple[list[np.ndarray], list[np.ndarray] | None]:
+def parameters(dtype: str, master: str | None, seed: int = 0) -> tuple[list[np.ndarray], list[np.ndarray] | None]:
     """Parameters, and what holds the exact ones beside them; remainders are of ties, but in the first tensor."""
-    exact = [noise(0, i, "float32" if master else dtype).copy() for i in EVERY]
+    exact = [noise(0, i, "float32" if master else dtype, seed).copy() for i in EVERY]
     if master == "uint16":
         exact[1:] = [storage.from_words(storage.words(x) & 0xFFFF0000 | 0x8000) for x in exact[1:]]
     exact[ZERO_PARAM][...] = 0
@@ -48,9 +48,9 @@ def parameters(dtype: str, master: str | None) -> tuple[list[np.ndarray], list[n
     return [x.astype(numpy_dtype(dtype)) for x in exact], exact if master else None
 
 
-def gradients(t: int, dtypes: list[str]) -> list[np.ndarray]:
+def gradients(t: int, dtypes: list[str], seed: int = 0) -> list[np.ndarray]:
     """Those of a step, in some dtypes by turns."""
-    grads = [noise(t, i, dtypes[i % len(dtypes)]).copy() for i in EVERY]
+    grads = [noise(t, i, dtypes[i % len(dtypes)], seed).copy() for i in EVERY]
     grads[ZERO_GRADS][...] = 0
     return grads
 

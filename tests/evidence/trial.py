@@ -43,10 +43,10 @@ def of_tensor(lists: dict[str, Any], i: int) -> dict[str, Any]:
 
 
 class Trial:
-    """The steps of a cell. What is tried is a function of a case, ``run``."""
+    """The steps of a cell on numbers of a seed. What is tried is a function of a case, ``run``."""
 
-    def __init__(self, cell: tuple[str, str, str], **bound: Any) -> None:
-        name, label, precision = cell
+    def __init__(self, cell: tuple[str, str, str], seed: int = 0, **bound: Any) -> None:
+        (name, label, precision), self.seed = cell, seed
         self.routine, self.where = ROUTINES[name], ": ".join(cell)
         self.variant = variants(self.routine)[label]
         self.feature = self.variant.feature
@@ -70,7 +70,7 @@ class Trial:
 
     def first(self) -> dict[str, Any]:
         """All slots but the gradients before the first step. States are of either dtype that they may be, by turns."""
-        params, masters = data.parameters(self.dtype, self.master)
+        params, masters = data.parameters(self.dtype, self.master, self.seed)
         dtypes = [np.dtype(self.real) if i % 2 else numpy_dtype(self.dtype) for i in EVERY]
         slots: dict[str, Any] = {"params": params, "master_params": masters}
         for name in self.routine.states:
@@ -82,7 +82,7 @@ class Trial:
 
     def gradients(self, t: int) -> list[np.ndarray]:
         """Those of a step, in dtypes that widen to the arithmetic type."""
-        return data.gradients(t, list(dict.fromkeys([self.dtype, "float32", np.dtype(self.real).name])))
+        return data.gradients(t, list(dict.fromkeys([self.dtype, "float32", np.dtype(self.real).name])), self.seed)
 
     def numbers(self, t: int) -> dict[str, Any]:
         """The numbers of a step."""

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from refopt import cpu, gpu, simt
 from refopt.checks import cast_type, flat
 from refopt.checks.dtypes import ITEM_SIZES, SIZES, numpy_dtype
+from refopt.oracle.exact.build import dense
 from refopt.oracle.exact.placed import Placed
-from refopt.oracle.exact.strategies import dense, layouts, nasty_floats
+from refopt.oracle.exact.strategies import layouts, nasty_floats
 from refopt.oracle.ulp import same_bits
 
 FLOATS = tuple(SIZES)

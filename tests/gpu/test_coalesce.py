@@ -14,8 +14,8 @@ from refopt import cpu, gpu, simt
 from refopt.checks import flat
 from refopt.checks.dtypes import ITEM_SIZES, SIZES, numpy_dtype
 from refopt.gpu import coalesce as gpu_coalesce
+from refopt.oracle.exact.build import dense
 from refopt.oracle.exact.placed import Placed
-from refopt.oracle.exact.strategies import dense
 
 RECORDED = np.load(Path(__file__).parents[1] / "golden" / "coalesce_tensor.npz")
 CASES = json.loads(str(RECORDED["meta"]))["cases"]

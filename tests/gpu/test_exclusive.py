@@ -38,7 +38,7 @@ def slow(executor, monkeypatch):
 
     slowed("sequence")
     slowed("filler")
-    slowed("writer")
+    slowed("uploader")
 
 
 def together(*functions):

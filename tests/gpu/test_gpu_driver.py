@@ -12,7 +12,7 @@ from gpu.fake_driver import CUDA, HERE, INVALID, MODULES, SUCCESS, Fake, host, o
 from refopt import gpu, simt
 from refopt.gpu import driver, staging, streams, transfer
 from refopt.gpu.compiler import Linked
-from refopt.gpu.exclusive import OnStream
+from refopt.gpu.exclusive import Exclusive
 from refopt.gpu.machine import Properties
 
 pytestmark = pytest.mark.usefixtures("frozen")
@@ -141,8 +141,9 @@ def test_writing(fake, monkeypatch):
     """From an element on, in the array's dtype; equal numbers of fp32 are set by the driver."""
     machine = driver.Gpu()
     single, double = (machine.pinned(np.zeros(6, dtype)) for dtype in (np.float32, np.float64))
-    machine.writer(single)(1, [1, 2], 9)
-    machine.uploader(single)(3, np.array([7, 3, 0], np.float32), 9)
+    upload = machine.uploader(single)
+    upload(1, np.array([1, 2], np.float32), 9)
+    upload(3, np.array([7, 3, 0], np.float32), 9)
     machine.filler(double, 2, 3)(0.5, 9)
     assert host(single).tolist() == [0, 1, 2, 7, 3, 0] and host(double).tolist() == [0, 0, 0.5, 0.5, 0.5, 0]
     assert {call[-1] for call in fake.calls if call[0] == "cuMemcpyHtoDAsync"} == {9}
@@ -351,7 +352,7 @@ def test_launches_of_a_capture_are_part_of_its_graph(late):
 def test_a_stream_lives_as_long_as_it_is_in_use(fake):
     """The next one waits for the former one's work before that is let go."""
     machine = driver.Gpu()
-    one = OnStream(machine, machine.new_stream(), "one")
+    one = Exclusive(machine, machine.new_stream(), "one")
     gc.collect()
     former = one.stream
     assert not [call for call in fake.calls if call[0] == "cuStreamDestroy"]
@@ -363,7 +364,7 @@ def test_a_stream_lives_as_long_as_it_is_in_use(fake):
 
 
 def test_arrays_are_transferred_in_their_own_order(fake, monkeypatch):
-    """Both ways on the stream, which is waited for in the end."""
+    """Both ways on the stream, which each copy waits for."""
     monkeypatch.setattr(transfer, "device", lambda name: driver.Gpu())
     monkeypatch.setattr("cuda.bindings.driver", fake)
     given = np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3))
@@ -375,10 +376,9 @@ def test_arrays_are_transferred_in_their_own_order(fake, monkeypatch):
     assert read.tobytes() == given.tobytes() and read.strides == given.strides
     copies.write(array, about, given + 1)
     assert copies.read(none, copies.describe(none, "x")).shape == (0, 2)
-    copies.finish()
     moved = [call for call in fake.calls if call[0] != "cuStreamIsCapturing"]
     assert [(call[0], call[-1]) for call in moved] == [
-        ("cuMemcpyDtoHAsync", 7), ("cuMemcpyHtoDAsync", 7), ("cuStreamSynchronize", 7)]
+        ("cuMemcpyDtoHAsync", 7), ("cuStreamSynchronize", 7), ("cuMemcpyHtoDAsync", 7), ("cuStreamSynchronize", 7)]
     assert array.copy_to_host().tolist() == (given + 1).tolist()
 
 

@@ -21,7 +21,7 @@ def gradients(draw, dtypes=tuple(SIZES), max_tensors=6):
     """Lists of gradients of any dtypes, some None, with a nasty value here and there."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     grads = []
-    for _ in range(draw(st.integers(1, max_tensors))):
+    for _ in range(draw(st.integers(0, max_tensors))):
         dtype = draw(st.sampled_from(dtypes))
         values = rng.normal(size=draw(sizes(around(chunk_of(dtype, dtype))))).astype(numpy_dtype(dtype))
         if values.size and draw(st.integers(0, 3)) == 0:
@@ -54,9 +54,11 @@ def expected(grads, **options):
        scale=st.sampled_from([None, 1.0, 3.0, 65536.0]), max_norm=st.sampled_from([np.inf, 1.0, 0.0, 1e-3]),
        epsilon=st.sampled_from([1e-6, 0.0]))
 def test_kernels_are_reference(machine, grads, shifts, scale, max_norm, epsilon):
-    """Factor, flag and norm have the reference's bits, wherever the gradients lie."""
+    """Factor, flag and norm have the reference's bits, wherever the gradients lie; of no elements the norm is 0."""
     options = dict(loss_scale=scale and np.array([scale], np.float32), max_norm=max_norm, epsilon=epsilon)
-    assert_same(expected(grads, **options), checked(machine, grads, shifts, **options)[0], "N7")
+    meant = expected(grads, **options)
+    assert any(g is not None and g.size for g in grads) or meant["grad_norm"] == meant["found_inf"] == [0]
+    assert_same(meant, checked(machine, grads, shifts, **options)[0], "N7")
 
 
 @pytest.mark.clause("N7")
@@ -97,15 +99,6 @@ def test_each_of_the_eight_elements_of_a_thread(machine):
         odd = grads[0].copy()
         odd[where] = np.inf
         assert checked(machine, [odd])[0]["found_inf"] == [1], where
-
-
-@pytest.mark.parametrize(("max_norm", "factor"), [(np.inf, 0.5), (4.0, 0.5), (2.5, 0.5), (1.25, 0.25)])
-def test_factor_in_figures(machine, max_norm, factor):
-    """A gradient of norm 5 under a loss scale of 2, clipped and not clipped."""
-    grads, options = [np.array([3, 4], np.float32)], dict(max_norm=max_norm, epsilon=0.0)
-    options["loss_scale"] = np.array([2], np.float32)
-    assert cpu.check_gradients(grads, **options).grad_factor == factor
-    assert checked(machine, grads, **options)[0]["grad_factor"] == [factor]
 
 
 def test_bytes_launches_and_races(executor):

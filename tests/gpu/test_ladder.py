@@ -161,9 +161,9 @@ def test_coalesce(rung, machine, shift):
 
 @pytest.mark.parametrize(("rung", "size", "blocks"), [
     ("adam_0", 1024, 4), ("adam_1", 1025, 5), ("adam_2", 1024, 4), ("adam_2", 300_000, 8 * 132),
-    ("gather_0", 1025, 5), ("gather_1", 1024, 4), ("gather_1", 300_000, 8 * 132)])
+    ("gather_0", 1025, 5)])
 def test_blocks_of_256_threads(rung, size, blocks, executor):
-    """As many as cover a tensor; of the second kernels at most eight for each multiprocessor."""
+    """As many as cover a tensor; of a loop over a grid at most eight for each multiprocessor."""
     (launch,) = launches_of(rung, executor, size)
     assert (launch.grid, launch.block) == (blocks, 256)
 
@@ -211,10 +211,10 @@ def executed(module, text):
 @pytest.mark.parametrize("call", [None, *(pytest.param(call, marks=pytest.mark.slow) for call in CALLS)])
 def test_every_barrier_and_fence_of_the_norm_is_needed(call, executor):
     """Without any one of them, the race is seen; with all, there is none."""
-    text = Path(global_norm.__file__).read_text().replace("CHUNK = 16 * TILE", "CHUNK = 4 * TILE")  # it takes less time
+    text = Path(global_norm.__file__).read_text()
     for one in without(text, call) if call else [text]:
         module = executed(global_norm, one)
-        (device,) = placed(executor, [normal(1, [5, 5000])])
+        (device,) = placed(executor, [normal(1, [5, 8200])])
         out = executor.to_device(np.zeros(2, np.float32))
         with (pytest.raises(simt.DataRace) if call else contextlib.nullcontext(),
               simt.observe(count=False, watch=True, strict="both-fences")):
@@ -234,7 +234,7 @@ def test_a_ladder_runs_checks_and_times_itself(monkeypatch, capsys):
     assert head.split() == ["version", "launches", "elements", "that", "differ", "ms"]
     names = [line.split()[0] for line in lines]
     assert names == [*coalesce.RUNGS, "production"] and all(line.split()[2] == "0" for line in lines[:-1])
-    monkeypatch.setitem(coalesce.RUNGS, "gather_4", lambda *args: [])
+    monkeypatch.setitem(coalesce.RUNGS, "gather_3", lambda *args: [])
     assert bench.run("coalesce") == 1 and capsys.readouterr().out.splitlines()[-2].split()[2] != "0"
 
 
@@ -293,7 +293,7 @@ def test_rungs_are_compared_with_the_reference(name):
         rungs = {x: of for x, of in module.RUNGS.items()
                  if name != ladder.PRODUCTS or (x in module.PLAIN) == (dtype == "float32")}
         for rung, launches, wrong, ms in bench.rows(bench.bench_of(name, [5, 1100], dtype), rungs):
-            assert rung in module.OTHER_BITS or not wrong, rung
+            assert rung in getattr(module, "OTHER_BITS", ()) or not wrong, rung
             assert launches and ms > 0
 
 

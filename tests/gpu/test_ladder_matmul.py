@@ -109,24 +109,16 @@ def test_the_last_rungs_are_production(executor):
     """Their kernels are those of `refopt.gpu`, and none is a copy."""
     xs = drawn([(16, 24)], bfloat16)
     made = {rung: squared(executor, rung, xs)[1][0].kernel for rung in list(matmul.RUNGS)[4:]}
-    assert made["matmul_4"] is kernels.kernel("bfloat16", False, True, "rounded")
-    assert made["matmul_5"] is kernels.staged("bfloat16", False, True, "rounded")
+    assert made["matmul_4"] is kernels.kernel("bfloat16", False, True, "bfloat16", False)
+    assert made["matmul_5"] is kernels.kernel("bfloat16", False, True, "bfloat16", True)
     assert made["matmul_6"] is made["matmul_7"] is products.merged("bfloat16", True, True, False)
 
 
-@pytest.mark.parametrize(("shift", "kernel"), [(0, kernels.staged), (1, kernels.kernel), (4, kernels.kernel),
-                                               (8, kernels.staged)])
-def test_stages_are_for_matrices_at_multiples_of_16_bytes(shift, kernel, executor):
+@pytest.mark.parametrize(("shift", "stages"), [(0, True), (1, False), (4, False), (8, True)])
+def test_stages_are_for_matrices_at_multiples_of_16_bytes(shift, stages, executor):
     x = executor.view(executor.to_device(np.zeros(72, np.uint16)), shift, (64,), (2,))
     (launch,) = matmul.launches_5([x], [executor.to_device(np.zeros(64, np.uint16))], [(8, 8)])
-    assert launch.kernel is kernel("bfloat16", False, True, "rounded")
-
-
-def test_a_product_with_a_matrix_added_is_rounded(executor):
-    """To the dtype of all three: fp32 has no room for it."""
-    x, out = (executor.to_device(np.zeros(64, dtype)) for dtype in ("u2", "f4"))
-    with pytest.raises(ValueError, match=r"^matmul: out: expected 64 elements of uint16, for shape \(8, 8, 8\), got "):
-        kernels.launch(x, x, out, (8, 8, 8), "bfloat16", added=kernels.Added(1, 1, x))
+    assert launch.kernel is kernels.kernel("bfloat16", False, True, "bfloat16", stages)
 
 
 @pytest.mark.parametrize("rung", MERGED)

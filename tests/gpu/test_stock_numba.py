@@ -256,8 +256,8 @@ def test_what_stock_numba_does_not_have():
     assert not [page for page, _ in KERNELS.keys() - STOCK.keys() if page in NOTEBOOKS]
     names = {name for page, name in KERNELS if page.startswith(ladder.__name__)}
     stock = {name for page, name in STOCK if page.startswith(ladder.__name__)}
-    of_one = {name for name in names if re.match(r"(adam|norm|lars|lamb)_[012](_|$)|lars_update|finish_", name)}
-    assert stock >= of_one | {"join_2", "join_3", "lamb_3_rates", "lars_3_rates"}
+    of_one = {name for name in names if re.match(r"(adam|norm|lars|lamb)_[012](_|$)|finish_", name)}
+    assert stock >= of_one | {"join_2", "join_3"}
 
 
 def test_the_exercises_say_which():

@@ -27,7 +27,8 @@ def pytest_collection_modifyitems(config, items):
         if hasattr(item, "callspec") and item.callspec.id.split("-")[0] == routine:
             laws.setdefault((item.path, item.originalname), item)
     for item in laws.values():
-        clause = next((args.args[0] for args in item.iter_markers("clause")), item.path.stem.removeprefix("test_"))
+        marked = [mark.args[0] for mark in item.iter_markers("clause")]  # the file's last, which is its name
+        clause = marked[-1] if marked else item.path.stem.removeprefix("test_")
         name = item.originalname.removeprefix("test_").replace("_", " ")
         says = " ".join((item.obj.__doc__ or "").partition("\n\n")[0].split())
         config.get_terminal_writer().line(f"{clause} {name}: {says}")

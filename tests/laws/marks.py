@@ -1,10 +1,9 @@
 """Marks of laws: the routines, forms and dtypes by which they are parametrised."""
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 
 from laws.routines import ALL, OF_EACH_FAMILY
-from refopt.oracle.exact.build import SIGNATURES
 
 
 def named(x):
@@ -49,13 +48,15 @@ def is_repeated(routine, form):
 
 routines = each(*ALL)
 forms = of(pairs(ALL))
-implementations = of(pairs(ALL, "reference"))
 # Where all forms of a routine share what a law is about, one of them is enough.
 both_sides = of_families([(routine, form) for routine in ALL for form in ("reference", routine.merged_form)])
-forms_of_families, implementations_of_families = of_families(pairs(ALL)), of_families(pairs(ALL, "reference"))
-signatures = pytest.mark.parametrize("dtypes", SIGNATURES, ids="-".join)
+forms_of_families = of_families(pairs(ALL))
 
 
-def few(part):
-    """A part of the examples that a profile of Hypothesis's asks for, and four at least."""
-    return settings(max_examples=max(settings().max_examples // part, 4))
+def few(part=1, least=4, **strategies):
+    """The test is of what strategies draw, for a part of the examples that a profile of Hypothesis's asks for.
+
+    The first is the smallest, so there are four at least, unless an example costs much.
+    """
+    count = max(settings().max_examples // part, least)
+    return lambda test: settings(max_examples=count)(given(**strategies)(test))

@@ -2,41 +2,34 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example
 from hypothesis import strategies as st
 
-from laws.marks import each, few, forms_of_families, is_repeated, is_shared, of, pairs
-from laws.routines import ALL, CARRYING, LARS, OF_EACH_FAMILY, WITH_NORMS, optional_states
-from refopt import gpu, simt
+from laws.marks import few, forms_of_families, is_shared, of, pairs
+from laws.routines import ALL, LARS
+from refopt import simt
 from refopt.catalog import ROUTINES
 from refopt.gpu import tables
 from refopt.oracle.exact.build import SIGNATURES, make, remainders, step_of
-from refopt.oracle.exact.cases import arguments
 from refopt.oracle.exact.lars import gate
 from refopt.oracle.exact.placed import PlacedCase
-from refopt.oracle.exact.strategies import cases, storage
+from refopt.oracle.exact.strategies import KINDS, cases, places
+
+REMAINDERS = st.sampled_from(remainders()[:1])
 
 
 @forms_of_families
-@given(data=st.data())
-@few(3)
+@few(3, data=st.data())
 def test_launches_are_as_many_as_the_catalogue_says(executor, routine, form, data):
-    """In each of some steps; for a list without elements there are none."""
-    case = data.draw(cases(routine, large=False))
+    """In each step; for a list without elements there are none, merged one or two for each signature of dtypes."""
+    case = data.draw(cases(routine, kinds=KINDS, large=False))
     step = PlacedCase(executor, case).plan(form)
     for hyper in case.steps:
         with simt.observe(count=()) as log:  # launches, and no bytes
             step(**hyper)
         assert len(log.launches) == step.launches == routine.launches(case.specs(), form)
-
-
-@each(*(routine for routine in (*OF_EACH_FAMILY[:2], *WITH_NORMS) if routine.merged_form == "merged"))
-def test_a_merged_step_is_one_launch_or_two(executor, routine):
-    """Any number of tensors of one signature: one launch for an elementwise routine, two for one with norms."""
-    step = PlacedCase(executor, make(routine, [5, 7, 0, 1] * 20)).plan("merged")
-    with simt.observe(count=()) as log:
-        step(**step_of(routine))
-    assert len(log.launches) == step.launches == (1 if routine.elementwise else 2)
+    signatures = {spec.dtypes for spec in case.specs()}
+    assert form != "merged" or step.launches <= len(signatures) * (1 if routine.elementwise else 2)
 
 
 IN_LARS = {"separate": 5, "cooperative": 2, "two_launches": 4, "carried_norm": 4}
@@ -54,30 +47,30 @@ def test_launches_in_figures(executor, routine, form):
 
 
 @forms_of_families
-@given(data=st.data())
-@few(3)
+@few(3, data=st.data())
 def test_bytes_are_as_many_as_the_catalogue_says(executor, routine, form, data):
     """A step reads and writes of every array what the catalogue says, to the byte; the first carries no norm yet."""
-    dtypes = tuple(d for d in data.draw(storage()) if d)
-    optional = optional_states(routine) if data.draw(st.booleans()) else ()
-    norm_of = {name: data.draw(st.sampled_from(routine.choices[name])) for name in routine.choices if name == "norm_of"}
-    case = make(routine, [1100, 0, 3], dtypes, optional=optional, **norm_of)
-    placed = PlacedCase(executor, case, [data.draw(st.integers(0, 1))])
-    step = placed.plan(form)
+    case = data.draw(cases(routine, 1, 3, KINDS | REMAINDERS, large=False, rounding="nearest"))
+    placed = PlacedCase(executor, case, data.draw(places(routine)))
+    step, specs = placed.plan(form), case.specs()
+    norm_of = {name: value for name, value in case.choices.items() if name == "norm_of"}
     for k in range(2 if form == "carried_norm" else 1):
-        with simt.observe(count=[x for arrays in placed.slots.values() for x in arrays or ()]) as log:
-            step(**step_of(routine))
+        with simt.observe(count=[x for xs in placed.slots.values() for x in xs or () if x is not None]) as log:
+            step(**case.steps[0])
         now = "two_launches" if form == "carried_norm" and k == 0 else form
-        passes = routine.traffic(routine.forms[now], case.specs()[0].dtypes, **norm_of)
         moved = 0
-        for slot in routine.slots:
-            for array in placed.slots[slot.name] or ():
+        for i, spec in zip([i for i, g in enumerate(case.grads) if g is not None], specs, strict=True):
+            passes = routine.traffic(routine.forms[now], spec.dtypes, **norm_of)
+            for slot in routine.slots:
+                array = (placed.slots[slot.name] or {i: None})[i]
+                if array is None:
+                    continue
                 read, written = log.bytes_read(array), log.bytes_written(array)
                 assert written == (array.nbytes if slot.written else 0), slot.name
                 if not slot.scalar:
                     assert read + written == passes[slot.name] * array.nbytes, slot.name
                     moved += read + written
-        assert moved == routine.bytes(case.specs(), now, **norm_of)
+        assert moved == routine.bytes(specs, now, **norm_of)
     assert moved == step.bytes
 
 
@@ -107,48 +100,27 @@ def test_bytes_in_figures(name, form, dtypes, norm_of, expected):
     assert routine.bytes(make(routine, [10], dtypes).specs(), form, **asked) == 10 * expected
 
 
-@pytest.mark.parametrize("found", [0.0, 1.0])
-@each(*CARRYING)
-def test_scalars_are_written_once(executor, routine, found):
-    """By one thread of a tensor's first chunk, in a step that is skipped as in one that is taken."""
-    placed = PlacedCase(executor, make(routine, [2 * tables.tiles_per_chunk(16) * 1024, 5]))
-    positional, named = arguments(routine, placed.slots)
-    flag = executor.to_device(np.full(1, found, np.float32))
-    with simt.observe(count=False, watch=True):
-        getattr(gpu, routine.merged_name)(*positional, **named, **step_of(routine), found_inf=flag)
+# What is loaded and stored in other widths, make test watches of LARS.
+WATCHED = [pytest.param(*row, marks=[pytest.mark.slow] * (is_shared(*row))) for row in pairs(ALL)]
 
 
-# Of what is loaded and stored in other widths, make test watches one kind merged, of LARS parameters with remainders.
-WATCHED = [
-    pytest.param(*pair, dtypes, id=f"{pair[0].name}-{pair[1]}-{'-'.join(dtypes)}", marks=[pytest.mark.slow] * left)
-    for pair in pairs(ALL) for k, dtypes in enumerate((*SIGNATURES, *remainders()[:1]))
-    for left in [is_repeated(*pair) if k == (4 if pair[0] in LARS else 2) else k > 0 or is_shared(*pair)]
-    if dtypes[3:] != ("uint16",) or pair[0] in LARS]
+@of(WATCHED)
+@few(4, least=2, sizes=st.lists(st.integers(0, 1100), max_size=3), shift=st.integers(0, 1), kind=KINDS | REMAINDERS,
+       choice=st.integers(0, 1), found=st.sampled_from([None, 0.0, 1.0]), order=st.sampled_from(["forward", "random"]))
+@example([2100, 0, 1, 300], 1, ("float32", "float32", "float32", None), 0, 1.0, "random")
+def test_nothing_races_and_nothing_is_out_of_bounds(executor, routine, form, sizes, shift, kind, choice, found, order):
+    """Steps watched, taken and skipped: no data race, no access outside an array, no shared memory read unwritten.
 
-
-@pytest.mark.parametrize(("routine", "form", "dtypes"), WATCHED)
-def test_nothing_races_and_nothing_is_out_of_bounds(executor, routine, form, dtypes, monkeypatch):
-    """Steps watched: no data race, no access outside an array, no shared memory read before it is written."""
-    monkeypatch.setattr(tables, "tiles_per_chunk", lambda *_: 2)
-    norms = routine.choices.get("norm_of", [None]) if dtypes[3:] else [None]  # without a master there is one
-    for norm_of in norms:
-        choices = {} if norm_of is None else {"norm_of": norm_of}
-        sizes = [1100 if routine.elementwise else 2100, 0, 1, 300]  # two chunks and a part of a row
-        step = PlacedCase(executor, make(routine, sizes, dtypes, **choices), [0, 1]).plan(form)
-        with simt.observe(count=False, watch=True, schedule="random", seed=3):
-            for _ in range(2):
-                step(**step_of(routine))
-
-
-@pytest.mark.parametrize("schedule", [pytest.param("forward", marks=pytest.mark.slow), "random"])
-@of(pairs(LARS))
-def test_skipped_steps_race_no_more(executor, routine, form, schedule, monkeypatch):
-    """Every block of a cooperative launch comes to the barrier or none does."""
-    monkeypatch.setattr(tables, "tiles_per_chunk", lambda *_: 2)
-    placed = PlacedCase(executor, make(routine, [2100, 0, 1, 300]))
-    gates = {name: executor.to_device(value) for name, value in gate(0.3).items()}
-    step = placed.plan(form, **gates, **step_of(routine))
-    for found in (1.0, 0.0, 1.0, 0.0):
-        gates["found_inf"].copy_to_device(np.full(1, found, np.float32))
-        with simt.observe(count=False, watch=True, schedule=schedule, seed=3):
-            step()
+    Every block of a cooperative launch comes to the barrier or none does; one thread of a tensor writes its scalars.
+    """
+    chosen = {name: values[choice] for name, values in routine.choices.items() if name == "norm_of" and kind[3]}
+    placed = PlacedCase(executor, make(routine, sizes, tuple(filter(None, kind)), **chosen), [0, shift], 0)
+    gates = {} if found is None else {name: executor.to_device(value) for name, value in gate(0.3).items()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "tiles_per_chunk", lambda *_: 2)
+        step = placed.plan(form, **gates, **step_of(routine))
+        for flag in (found, 0.0):
+            if gates:
+                gates["found_inf"].copy_to_device(np.full(1, flag, np.float32))
+            with simt.observe(count=False, watch=True, schedule=order, seed=3):
+                step()

@@ -3,66 +3,67 @@
 import numpy as np
 import pytest
 from checks.refused import refused
+from hypothesis import strategies as st
 
-from laws.marks import both_sides, routines
+from laws.marks import both_sides, few, routines
 from laws.routines import implementation
-from refopt.checks.dtypes import numpy_dtype
-from refopt.oracle.exact.build import SMALL, make, step_of
+from refopt.checks.dtypes import arithmetic
+from refopt.cpu.remainder import join, split_numbers
+from refopt.oracle.exact.build import make, step_of
 from refopt.oracle.exact.cases import assert_same
 from refopt.oracle.exact.laws import reference
+from refopt.oracle.exact.strategies import cases, storage
 
 pytestmark = pytest.mark.clause("N1")
-NARROW = pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 
 
-def widened(case, dtype):
-    """The case with all arrays in another dtype, of the same values."""
-    lists = {name: values and [x.astype(dtype) for x in values] for name, values in case.slots.items()}
-    return case.replace(**lists)
+def exact(p, master):
+    """The exact parameter: that with its remainder, the master, or the parameter itself."""
+    return p if master is None else np.asarray(join(p, master)) if master.dtype == np.uint16 else master
 
 
-@NARROW
+def widened(case):
+    """The case with all arrays of a tensor in its arithmetic type, of the same values."""
+    lists = case.lists()
+    lists["params"] = list(map(exact, lists["params"], lists.pop("master_params")))
+    real = [arithmetic(p.dtype) for p in case.params]
+    wide = {name: [x if x is None else x.astype(to) for x, to in zip(xs, real, strict=True)]
+            for name, xs in lists.items()}
+    return case.replace(**wide, master_params=None)
+
+
+def stored(left, case):
+    """What a step leaves of a widened case, rounded once to the arrays of the case that have a gradient."""
+    lists = case.lists()
+    with np.errstate(all="ignore"):
+        pairs = [split_numbers(x) if like is not None and like.dtype == np.uint16 else (x, like if like is None else x)
+                 for x, like in zip(left["params"], lists["master_params"], strict=True)]
+        left |= {"params": [p for p, _ in pairs], "master_params": [r for _, r in pairs]}
+        return {name: [was if was is None or g is None else np.asarray(x).astype(was.dtype)
+                       for x, was, g in zip(xs, lists[name], case.grads, strict=True)] for name, xs in left.items()}
+
+
+@pytest.mark.clause("N15")
 @both_sides
-def test_a_step_widens_what_it_loads_and_rounds_once_what_it_stores(machine, routine, form, dtype):
-    """16-bit parameters and gradients leave what fp32 ones of their values leave, rounded to nearest even."""
-    case = make(routine, [*SMALL, 1100], (dtype, dtype, "float32"))
-    expected = reference(widened(case, np.float32))
-    expected["params"] = [x.astype(numpy_dtype(dtype)) for x in expected["params"]]
-    assert_same(expected, implementation(form, machine)(case), "N1")
+@few(4, data=st.data())
+def test_a_step_widens_what_it_loads_and_rounds_once_what_it_stores(machine, routine, form, data):
+    """It leaves what arrays of their values in the arithmetic type leave, rounded; of a master or a remainder, exact.
 
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-@both_sides
-def test_the_gradients_dtype_is_independent_of_the_parameters(machine, routine, form, dtype):
-    """Gradients of any dtype that is no wider than the arithmetic leave what their values leave in it."""
-    for real in ("float32", "float64"):
-        case = make(routine, [*SMALL, 1100], (real, dtype, real))
-        expected = reference(case.replace(grads=[g.astype(real) for g in case.grads]))
-        assert_same(expected, implementation(form, machine)(case), "N1")
-
-
-@NARROW
-@both_sides
-def test_arithmetic_is_that_of_the_parameter_that_is_exact(machine, routine, form, dtype):
-    """With an fp32 master the step is the master's, and the parameter its rounding."""
-    choices = {"norm_of": "master"} if "norm_of" in routine.choices else {}
-    case = make(routine, [*SMALL, 1100], (dtype, dtype, "float32", "float32"), **choices)
-    alone = make(routine, [*SMALL, 1100], ("float32",) * 3, **choices)
-    alone = alone.replace(**{name: case.slots[name] for name in case.slots if name not in ("master_params", "grads")})
-    alone = alone.replace(params=case.master_params, grads=[g.astype(np.float32) for g in case.grads])
-    expected = reference(alone)
-    got = implementation(form, machine)(case)
-    assert_same({"master_params": expected["params"]}, {"master_params": got["master_params"]}, "N1")
-    rounded = [x.astype(numpy_dtype(dtype)) for x in expected["params"]]
-    assert_same({"params": rounded}, {"params": got["params"]}, "N1")
+    A routine with norms may read states again as it has stored them, so its states are wide, and its norm the master's.
+    """
+    fixed = {"norm_of": "master"} if "norm_of" in routine.choices else {}
+    fixed |= {"rounding": "nearest"} if "rounding" in routine.choices else {}
+    case = data.draw(cases(routine, kinds=storage(wide=not routine.elementwise), max_steps=1, **fixed))
+    assert_same(stored(reference(widened(case)), case), implementation(form, machine)(case), "N1")
 
 
 @routines
-def test_a_gradient_wider_than_the_arithmetic_is_refused(machine, routine):
+@few(4, count=st.integers(1, 5), data=st.data())
+def test_a_gradient_wider_than_the_arithmetic_is_refused(machine, routine, count, data):
     """As are states of neither the parameter's nor the arithmetic's dtype; and no byte is changed then."""
-    case = make(routine, [4, 4])
+    case, wrong = make(routine, [4] * count), data.draw(st.integers(0, count - 1))
     for slot in ("grads", *(name for name in routine.states if case.slots[name])):
-        wide = [case.slots[slot][0], case.slots[slot][1].astype(np.float64)]
+        wide = [x.astype(np.float64) if i == wrong else x for i, x in enumerate(case.slots[slot])]
         expected = "a dtype that widens to float32" if slot == "grads" else "float32"
-        message = f"{slot}[1]: expected {expected}, got float64"
+        message = f"{slot}[{wrong}]: expected {expected}, got float64"
         refused(machine, case.replace(**{slot: wide}), step_of(routine), TypeError, message)

@@ -1,22 +1,24 @@
 """N6: sums of squares are a tree of tiles: which elements meet first is settled from outside, by triplets."""
 
 import math
+import operator
 from collections.abc import Callable, Mapping
+from functools import cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from evidence.triplets import LARGE, Triplet, triplets, values
-from gpu.test_blocks import blocks_as_asked
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
-from laws.marks import forms_of_families, of, pairs
+from laws.marks import few, of, pairs
 from laws.routines import WITH_NORMS
 from refopt import cpu, gpu
 from refopt.catalog import ROUTINES
 from refopt.checks.dtypes import arithmetic, numpy_dtype
 from refopt.cpu.reduce import TILE
-from refopt.gpu.tiles import ROW
 from refopt.oracle.exact.build import SIGNATURES, make, remainders, step_of
 from refopt.oracle.exact.cases import Case
 from refopt.oracle.exact.laws import reference, same_bits_as_reference
@@ -31,8 +33,6 @@ DTYPES = [("float32", "float32", "float32"), ("float64", "float64", "float64"), 
           ("bfloat16", "bfloat16", "float32"), ("float16", "float16", "float32", "float32"),
           ("bfloat16", "float32", "float32", "uint16")]
 SIZES = 5, 257, 1025, 2100
-OF_ROWS = [1, ROW - 1, ROW, 2 * ROW, 2 * ROW + 5, 3 * ROW + 1, TILE, 2 * TILE + 3]
-ON_GPU = 40  # triplets of each size; on the executor there is one
 
 
 class Norm(NamedTuple):
@@ -95,8 +95,6 @@ def row(norm: Norm, form: str, dtypes: tuple[str, ...], *marks: Any) -> Any:
     return pytest.param(norm, form, dtypes, id=f"{norm}-{form}-{'-'.join(dtypes)}", marks=marks)
 
 
-AROUND_CHUNKS = [row(norm, form, dtypes, *[pytest.mark.slow] * (form not in ALWAYS or norm.of != "grads"))
-                 for norm, form, dtypes in FORMS]
 FORMS = [row(norm, form, dtypes, *[pytest.mark.slow] * (form not in ALWAYS and dtypes != SIGNATURES[0]))
          for norm, form, dtypes in FORMS]
 
@@ -137,36 +135,38 @@ def near(dtypes: tuple[str, ...]) -> list[int]:
     return [chunk - 1, chunk + 300, 2 * chunk - 1, 2 * chunk + 300]
 
 
-def at_the_end(size: int, seed: str, count: int) -> list[tuple[int, Triplet]]:
-    """Triplets that have an element in the last tile."""
-    return [(size, triplet) for triplet in triplets(size, seed, count, first=(size - 1) // 1024 * 1024)]
+@cache
+def triplet_of(size: int, first: int = 0) -> st.SearchStrategy[tuple[int, Triplet]]:
+    """A tensor of this size and any three of its elements of which one is at ``first`` or behind."""
+    return st.tuples(st.just(size), st.sampled_from(triplets(size, "", first=first)))
+
+
+def tensors_of(dtypes: tuple[str, ...], most: int, ends: int) -> st.SearchStrategy[list[tuple[int, Triplet]]]:
+    """Up to ``most`` tensors of several tiles, and up to ``ends`` with an element in the last tile of a chunk."""
+    small, large = st.one_of(*map(triplet_of, SIZES)), st.one_of(*(triplet_of(n, (n - 1) // TILE * TILE)
+                                                                   for n in near(dtypes)))
+    return st.builds(operator.add, up_to(most, small), up_to(ends, large))
+
+
+def up_to(most: int, each: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
+    """Any number of them, alike likely."""
+    return st.integers(0, most).flatmap(lambda count: st.lists(each, min_size=count, max_size=count))
 
 
 @pytest.mark.parametrize(("norm", "dtypes"), ROWS)
-def test_the_reference_adds_by_the_tree(norm, dtypes):
-    """The reference's sum of squares is that of the tree, added in its order."""
-    for size, some in {3: 10, 5: 10, 257: 40, 1025: 40, 4097: 30, 9000: 5}.items():
-        tensors = [(size, triplet) for triplet in triplets(size, f"{norm} {dtypes} {size}", some)]
-        assert len(tensors) >= 2 and not wrong(norm, dtypes, tensors, reference)
+@few(4, data=st.data())
+def test_the_reference_adds_by_the_tree(norm, dtypes, data):
+    """The reference's sum of squares is that of the tree, added in its order, over the ends of chunks, too."""
+    assert not wrong(norm, dtypes, data.draw(tensors_of(dtypes, 80, 5)), reference)
 
 
 @pytest.mark.parametrize(("norm", "form", "dtypes"), FORMS)
-def test_the_kernels_add_by_the_tree(machine, norm, form, dtypes):
+@given(data=st.data())
+@settings(max_examples=2)  # the first is of no tensors
+def test_the_kernels_add_by_the_tree(machine, norm, form, dtypes, data):
     """So is that of the kernels of each form."""
-    tensors = []
-    for size in SIZES:
-        count = 1 if machine.name == "executor" else ON_GPU
-        tensors += [(size, triplet) for triplet in triplets(size, f"{norm} {form} {dtypes} {size}", count)]
-    assert not wrong(norm, dtypes, tensors, kernels(form, machine))
-
-
-@pytest.mark.parametrize(("norm", "form", "dtypes"), AROUND_CHUNKS)
-def test_the_tree_goes_on_over_the_ends_of_chunks(machine, norm, form, dtypes):
-    """Where one chunk ends and the next begins, the sum is still that of one tree."""
-    tensors = []
-    for size in near(dtypes)[1:2] if machine.name == "executor" else near(dtypes):
-        tensors += at_the_end(size, f"{norm} {form} {dtypes}", 1 if machine.name == "executor" else ON_GPU)
-    assert not wrong(norm, dtypes, tensors, kernels(form, machine))
+    most = (6, 1) if machine.name == "executor" else (160, 160)
+    assert not wrong(norm, dtypes, data.draw(tensors_of(dtypes, *most)), kernels(form, machine))
 
 
 # The gradient check.
@@ -197,48 +197,35 @@ one_dtype = pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "
 
 
 @one_dtype
-def test_the_reference_checks_gradients_by_the_tree(dtype):
+@given(data=st.data())
+def test_the_reference_checks_gradients_by_the_tree(dtype, data):
     """The gradient check of the reference sums by the same tree."""
-    for size in (3, *SIZES, *near((dtype, dtype))):
-        tensors = [(size, triplet) for triplet in triplets(size, f"{dtype} {size}", 60)]
-        assert tensors and not wrong_of_check(dtype, tensors, norm_of_reference)
+    assert not wrong_of_check(dtype, data.draw(tensors_of((dtype, dtype), 60, 10)), norm_of_reference)
 
 
 @one_dtype
-def test_the_kernels_check_gradients_by_the_tree(machine, dtype):
+@few(4, data=st.data())
+def test_the_kernels_check_gradients_by_the_tree(machine, dtype, data):
     """The gradient check of the kernels sums by the same tree."""
-    on_executor, sizes = machine.name == "executor", near((dtype, dtype))
-    tensors = []
-    for size in SIZES:
-        tensors += [(size, t) for t in triplets(size, f"{dtype} {size}", 2 if on_executor else ON_GPU)]
-    for size in sizes[1:2] if on_executor else sizes:
-        tensors += at_the_end(size, dtype, 2 if on_executor else ON_GPU)
-    assert not wrong_of_check(dtype, tensors, norm_on(machine))
+    most = (6, 1) if machine.name == "executor" else (80, 80)
+    assert not wrong_of_check(dtype, data.draw(tensors_of((dtype, dtype), *most)), norm_on(machine))
 
 
 # Large tensors, and blocks as large as a GPU's.
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("sizes", [[2**20 + 1, 5, 2**20], [2**22], [2**22 - 1, 5, 2**21 + 3]], ids=str)
 @pytest.mark.parametrize("dtypes", [*SIGNATURES, *remainders()], ids="-".join)
 @of(pairs(WITH_NORMS))
+@given(sizes=st.lists(st.integers(2**20, 2**21 + 3), min_size=1, max_size=2))
+@example([2**22 - 1, 5, 2**21 + 3])
+@settings(max_examples=2)
 def test_trees_of_more_than_one_level_of_nodes(routine, form, dtypes, sizes):
     """Of millions of elements, in two steps, whichever norm is asked for."""
     for norm_of in routine.choices.get("norm_of", [None]):
         choices = {} if norm_of is None else {"norm_of": norm_of}
         case = make(routine, sizes, dtypes, steps=[step_of(routine)] * 2, **choices)
         same_bits_as_reference(kernels(form, gpu.device("gpu")), case)
-
-
-@pytest.mark.parametrize("dtypes", [SIGNATURES[0], pytest.param(SIGNATURES[2], marks=pytest.mark.slow)], ids="-".join)
-@forms_of_families
-def test_blocks_of_as_many_threads_as_a_gpu_gets(routine, form, dtypes, monkeypatch):
-    """What a thread leaves out or does twice depends on how many there are; elsewhere the executor has one warp."""
-    blocks = blocks_as_asked(monkeypatch)
-    case = make(routine, OF_ROWS, dtypes, steps=[step_of(routine)] * 2)
-    same_bits_as_reference(kernels(form, gpu.device("executor")), case)
-    assert max(blocks) > 32
 
 
 @pytest.mark.clause("N3")

@@ -1,87 +1,72 @@
 """N8: a gradient is multiplied once, by `rescale_grad` and the factor of a gradient check as one number."""
 
+import math
+
 import numpy as np
 import pytest
+from hypothesis import assume, example
+from hypothesis import strategies as st
 
-from laws.marks import implementations_of_families, of, pairs, routines
-from laws.routines import ALL, WITH_NORMS, implementation
+from laws.marks import few, of, pairs, routines
+from laws.routines import ALL, WITH_NORMS
 from refopt import cpu, gpu
-from refopt.oracle.exact.build import SIGNATURES, SMALL, make, step_of
+from refopt.checks.dtypes import arithmetic
+from refopt.oracle.exact.build import make, step_of
 from refopt.oracle.exact.cases import arguments, assert_same
 from refopt.oracle.exact.lars import gate
-from refopt.oracle.exact.laws import reference
+from refopt.oracle.exact.laws import reference, same_bits_as_reference
 from refopt.oracle.exact.placed import Placed, PlacedCase, kernels
+from refopt.oracle.exact.strategies import cases, sizes, storage
 
 pytestmark = pytest.mark.clause("N8")
+# The kernels of every form have the reference's bits with a factor, a flag, or both: N4.
 
 
-@pytest.mark.parametrize("factor", [0.3, *(pytest.param(x, marks=pytest.mark.slow) for x in (7.0, 1e-5))])
-@pytest.mark.parametrize("real", [np.float32, np.float64])
-@implementations_of_families
-def test_a_factor_is_one_number_with_rescale_grad(machine, routine, form, real, factor):
-    """A factor gives the bits that its product with `rescale_grad`, rounded once, gives in its place."""
-    run, dtypes = implementation(form, machine), (np.dtype(real).name,) * 3
-    steps = [step_of(routine, rescale_grad=0.37), step_of(routine, rescale_grad=1e9)]
-    case = make(routine, [*SMALL, 1100], dtypes, steps=[step | gate(factor, real=real) for step in steps])
-    products = [float(real(step["rescale_grad"]) * real(factor)) for step in steps]
-    combined = [step | dict(rescale_grad=x) for step, x in zip(steps, products, strict=True)]
-    assert_same(run(case.replace(steps=combined)), run(case), "N8")
+@pytest.mark.parametrize("params", [("float32", "float16", "bfloat16"), ("float64",)], ids=["fp32", "fp64"])
+@routines
+@few(4, data=st.data())
+def test_a_factor_is_one_number_with_rescale_grad(routine, params, data):
+    """A factor gives the bits that its product with `rescale_grad`, rounded once, gives in its place.
 
-
-@implementations_of_families
-def test_a_factor_or_a_flag_alone(machine, routine, form):
-    """Either of the two may be given without the other."""
-    run = implementation(form, machine)
-    for name, values in (("grad_factor", (0.3, 0.7)), ("found_inf", (0.0, 1.0))):
-        case = make(routine, [5, 1100], steps=[step_of(routine) | {name: np.array([x], np.float32)} for x in values])
-        assert_same(reference(case.replace(steps=[gate(1.0) | step for step in case.steps])), run(case), name)
+    One that is not given is 1, and a flag that is not given 0.
+    """
+    case, real = data.draw(cases(routine, kinds=storage(params), max_steps=3, gated=True)), arithmetic(params[0])
+    taken = []
+    for step in case.steps:
+        numbers = {name: x for name, x in step.items() if name not in ("grad_factor", "found_inf")}
+        with np.errstate(all="ignore"):
+            product = real(step["rescale_grad"]) * real(step.get("grad_factor", [1])[0])
+        assume(0 < product < math.inf)
+        if step.get("found_inf", 0) == 0:
+            taken.append(numbers | {"rescale_grad": float(product)})
+    assert_same(reference(case.replace(steps=taken)), reference(case), "N8")
 
 
 @of(pairs(WITH_NORMS))
-def test_nothing_beyond_the_end_is_multiplied_by_infinity(machine, routine, form):
+@few(4, lengths=st.lists(sizes(()), max_size=3), factor=st.sampled_from([math.inf, math.nan]))
+@example([3, 1024, 1100], math.inf)
+def test_nothing_beyond_the_end_is_multiplied_by_infinity(machine, routine, form, lengths, factor):
     """It counts 0 in a sum of squares, and 0 times infinity is no number."""
-    case = make(routine, [3, 1024, 1100], steps=[step_of(routine) | gate(np.inf)])
-    assert_same(reference(case), kernels(form, machine)(case), "N8")
-
-
-@pytest.mark.parametrize("found", [0.0, 1.0])
-@routines
-def test_a_tensor_alone_takes_factor_and_flag(machine, routine, found):
-    """As a list of one does, on both sides."""
-    case = make(routine, [300], SIGNATURES[2], steps=[step_of(routine) | gate(0.3, found)])
-    expected = reference(case)
-    for name in (routine.name, routine.merged_name):
-        host, placed = case.copy(), PlacedCase(machine, case)
-        for module, on, put in ((cpu, host, np.array), (gpu, placed, machine.to_device)):
-            positional, named = arguments(routine, on.slots)
-            if name == routine.name:
-                positional = [x[0] for x in positional]
-                named = {key.replace("master_params", "master_param"): x and x[0] for key, x in named.items()}
-            given = {key: put(value) for key, value in gate(0.3, found).items()}
-            getattr(module, name)(*positional, **named, **step_of(routine), **given)
-            assert_same(expected, on.outcome(), name)
+    case = make(routine, lengths, steps=[step_of(routine) | gate(factor)])
+    same_bits_as_reference(kernels(form, machine), case)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @of([(routine, routine.merged_form) for routine in ALL])
-def test_a_check_and_a_step_without_the_host(machine, routine, form, dtype):
-    """Gradients of which one becomes inf, clipped; the factor of fp64 gradients is fp64."""
-    case = make(routine, [5, 1100], (dtype,) * 3)
-    placed, host = PlacedCase(machine, case), case.copy()
-    spoiled = [g.copy() for g in case.grads]
-    spoiled[1][7] = np.inf
-    there = [Placed(machine, g).array for g in spoiled]
-    scale = np.array([8], np.float32)  # the loss scale of the next iteration is data, too
+@few(4, data=st.data())
+def test_a_check_and_a_step_without_the_host(machine, routine, form, dtype, data):
+    """Any gradients, unscaled and clipped; a loss scale and the factor are data, of fp64 gradients an fp64 number."""
+    kinds = st.just((dtype, dtype, dtype, None))
+    case = data.draw(cases(routine, 1, 3, kinds, max_steps=1, large=False))
+    scale, limit = np.full(1, data.draw(st.sampled_from([1, 8, 65536])), np.float32), data.draw(st.floats(0, 8))
+    placed, host, (step,) = PlacedCase(machine, case), case.copy(), case.steps
     with gpu.use(machine.name):
-        checks = [gpu.gradient_check(grads, loss_scale=Placed(machine, scale).array, max_norm=0.5)
-                  for grads in (there, placed.grads)]
-    for grads, on, check in ((spoiled, there, checks[0]), (case.grads, placed.grads, checks[1])):
-        check()
-        positional, named = arguments(routine, placed.slots | {"grads": on})
-        found = dict(grad_factor=check.grad_factor, found_inf=check.found_inf)
-        gpu.plan(routine.name, *positional, **named, **found, form=form, **step_of(routine))()
-        factor, flag, _ = cpu.check_gradients(grads, loss_scale=scale, max_norm=0.5)
-        positional, named = arguments(routine, host.slots | {"grads": grads})
-        getattr(cpu, routine.merged_name)(*positional, **named, **step_of(routine), grad_factor=factor, found_inf=flag)
-    assert factor.dtype == dtype and 0 < factor < 0.125
+        check = gpu.gradient_check(placed.grads, loss_scale=Placed(machine, scale).array, max_norm=limit)
+    check()
+    placed.plan(form, grad_factor=check.grad_factor, found_inf=check.found_inf)(**step)
+    factor, flag, _ = cpu.check_gradients(case.grads, loss_scale=scale, max_norm=limit)
+    positional, named = arguments(routine, host.slots)
+    merged = getattr(cpu, routine.merged_name)
+    merged(*positional, **named, **step, **case.choices, grad_factor=factor, found_inf=flag)
+    assert factor.dtype == (dtype if any(g is not None for g in case.grads) else np.float32)
     assert_same(host.outcome(), placed.outcome(), "clipped steps")

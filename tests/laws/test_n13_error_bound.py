@@ -3,13 +3,15 @@
 import pytest
 from evidence.cells import FOUND_INF, GRAD_FACTOR, RESCALE_GRAD, STOCHASTIC, cells
 from evidence.trial import Trial
+from hypothesis import strategies as st
 
+from laws.marks import few
 from laws.routines import OF_EACH_FAMILY
 from refopt.catalog import ROUTINES
 from refopt.oracle.exact.laws import reference
 
-LIMIT = 50  # eps of the arithmetic that the bound of a tensor may be, on average
-OF_RHO = 200  # RAdam's rho is a difference of two numbers that are large beside it
+LIMIT = 100  # eps of the arithmetic that the bound of a tensor may be, on average; 46 have been seen
+OF_RHO = 400  # RAdam's rho is a difference of two numbers that are large beside it
 
 CELLS = cells()
 # What a cell shows beside the formula.
@@ -33,9 +35,10 @@ ROWS = [pytest.param(cell, marks=[*markers(cell), *[pytest.mark.slow] * is_repea
 
 
 @pytest.mark.parametrize("cell", ROWS)
-def test_each_variant_is_its_formula(cell):
+@few(8, least=1, seed=st.integers(0, 2**32 - 1))
+def test_each_variant_is_its_formula(cell, seed):
     """Each slot, after each of some steps, is a rounding of something within the bound; and the bound is tight."""
-    for name, eps in Trial(cell).hold(reference).items():
+    for name, eps in Trial(cell, seed).hold(reference).items():
         assert eps <= (OF_RHO if name == "rho" else LIMIT), f"{name}: {eps}"
 
 

@@ -1,22 +1,20 @@
 """N19 on every machine: what a step of Muon leaves of a matrix depends on that matrix alone, and on no order."""
 
+from itertools import product
+
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
-from laws.test_n19_matrices import same
+from laws.marks import few
+from laws.test_n19_matrices import SEEDS, arrays, parts, same
 from refopt import gpu
 from refopt.cpu import Blocks
 
 pytest.importorskip("ml_dtypes")
 
 pytestmark = pytest.mark.clause("N19", "N11")
-SHAPES = {"executor": [(6, 9), (9, 4), (0, 3)],
-          "gpu": [(60, 300), (300, 61), (1, 5), (0, 3), (256, 264), (129, 130)]}
-
-
-def draw(shape, seed):
-    """Parameter, gradient and velocity."""
-    return list(np.random.default_rng(seed).standard_normal((3, *shape)).astype(np.float32))
+SIDES, LARGE = st.integers(0, 7), [(60, 300), (300, 61), (1, 5), (0, 3), (256, 264), (129, 130)]
 
 
 def stepped(machine, tensors, **named):
@@ -26,58 +24,50 @@ def stepped(machine, tensors, **named):
     return [(p.copy_to_host(), v.copy_to_host()) for p, v in zip(lists[0], lists[2], strict=True)]
 
 
-def test_merging_order_and_count_change_no_bit(machine):
-    """Each matrix by itself, all in one call, some of them, and all in another order."""
-    tensors = [draw(shape, k) for k, shape in enumerate(SHAPES[machine.name])]
-    together = stepped(machine, tensors)
-    backwards = stepped(machine, tensors[::-1])[::-1]
-    some = stepped(machine, tensors[1::2])
-    for k, tensor in enumerate(tensors):
-        (alone,) = stepped(machine, [tensor])
-        same(together[k], alone)
-        same(backwards[k], alone)
-        if k % 2:
-            same(some[k // 2], alone)
-    assert any((p != tensor[0]).any() for (p, _), tensor in zip(together, tensors, strict=True))
+@few(4, data=st.data())
+def test_a_matrix_has_its_bits_in_any_company(machine, data):
+    """Beside any others, in any order, in one call or in several; turned; as a parameter or as a block of one.
 
-
-@pytest.mark.parametrize(("blocks", "parts"), [
-    (Blocks(rows=(4, 8)), [np.s_[:4], np.s_[4:]]), (Blocks(columns=2), [np.s_[:, :8], np.s_[:, 8:]]),
-    (Blocks(rows=3, columns=(6, 10)), [np.s_[4 * k : 4 * k + 4, part] for k in range(3)
-                                       for part in (np.s_[:6], np.s_[6:])])], ids=["rows", "columns", "both"])
-def test_a_partition_into_blocks_is_one_into_parameters(machine, blocks, parts):
-    """In one call both: each block has the bits of a parameter that it makes up."""
-    whole = draw((12, 16), 1)
-    alone = [[np.ascontiguousarray(x[part]) for x in whole] for part in parts]
-    first, *others = stepped(machine, [whole, *alone], blocks=[blocks] + [Blocks()] * len(parts))
-    for part, other in zip(parts, others, strict=True):
-        same([x[part] for x in first], other)
-    assert (first[0] != stepped(machine, [whole])[0][0]).any()
-
-
-def test_the_transposed_problem(machine):
-    """The same memory with rows for columns: the same bits, of tall matrices and of wide ones, in one call.
-
-    A square matrix has two smaller sides, and which of both products is iterated depends on which are its rows.
+    With rows for columns, in the same memory, all bits are the same, unless a matrix is square: then its rows count.
     """
-    tensors = [draw(shape, k) for k, shape in enumerate(SHAPES[machine.name])]
-    turned = [[x.T for x in tensor] for tensor in tensors]
-    both = stepped(machine, [*tensors, *turned], adjust_lr="match_rms_adamw")
-    for plain, other in zip(both[: len(tensors)], both[len(tensors) :], strict=True):
-        same(plain, [x.T for x in other])
+    shapes = st.sampled_from(LARGE) if machine.name == "gpu" else st.tuples(SIDES, SIDES)
+    tensors, blocks, pieces = [], [], []
+    for shape in data.draw(st.lists(shapes, min_size=1, max_size=2)):
+        ends = [data.draw(st.integers(min(side, 1), side)) for side in shape]
+        cuts = [(end, side - end) if end < side else (side,) for end, side in zip(ends, shape, strict=True)]
+        tensors.append(arrays(shape, data.draw(SEEDS)))
+        blocks.append(Blocks(*(sizes if any(sizes) else 1 for sizes in cuts)))
+        for piece in product(*map(parts, cuts)):
+            pieces.append((len(tensors), tensors[-1], piece))
+    for _, whole, piece in pieces:
+        alone = [np.ascontiguousarray(x[piece]) for x in whole]
+        tensors += [alone, [x.T for x in alone]]
+    blocks += [Blocks()] * (len(tensors) - len(blocks))
+    together = stepped(machine, tensors, blocks=blocks, adjust_lr="match_rms_adamw")
+    singles = iter(together[-2 * len(pieces) :])
+    for (of, _, piece), plain, turned in zip(pieces, singles, singles, strict=True):
+        same([x[piece] for x in together[of - 1]], plain)
+        if plain[0].shape[0] != plain[0].shape[1]:
+            same(plain, [x.T for x in turned])
+    order = data.draw(st.permutations(range(len(tensors))))[:3]
+    some = [tensors[i] for i in order], [blocks[i] for i in order]
+    others = stepped(machine, some[0], blocks=some[1], adjust_lr="match_rms_adamw")
+    for i, other in zip(order, others, strict=True):
+        same(together[i], other)
 
 
-def test_rows_in_another_order(machine):
+@few(8, least=2, rows=st.permutations(range(16)), seed=SEEDS)
+def test_rows_in_another_order(machine, rows, seed):
     """Up to sixteen are in one chunk of a sum (N17), whose order is free; numbers are such that norms are exact."""
-    draws = np.random.default_rng(3).integers(-8, 8, (3, 16, 24)).astype(np.float32)
-    rows = np.random.default_rng(4).permutation(16)
+    draws = np.random.default_rng(seed).integers(-8, 8, (3, 16, 24)).astype(np.float32)
     plain, other = stepped(machine, [list(draws), list(draws[:, rows])], iterations=2)
     same([x[rows] for x in plain], other)
 
 
-def test_signs_and_powers_of_two(machine):
+@few(4, shape=st.tuples(SIDES, SIDES), power=st.integers(-6, 6), seed=SEEDS)
+def test_signs_and_powers_of_two(machine, shape, power, seed):
     """A turned gradient moves the other way; one of another power of two moves as far, without momentum."""
-    zero, g = np.zeros((5, 7), np.float32), draw((5, 7), 5)[1]
-    tensors = [[zero, g * factor, zero] for factor in (np.float32(1), np.float32(-1), np.float32(64))]
+    g = arrays(shape, seed)[1]
+    tensors = [[0 * g, g * factor, 0 * g] for factor in (np.float32(1), np.float32(-1), np.float32(2.0**power))]
     first, turned, larger = (p for p, _ in stepped(machine, tensors))
     same([first, first], [-turned, larger])

@@ -1,50 +1,52 @@
 """Beside the clauses: one optimizer is another with a coefficient switched off, and what a first step comes to."""
 
 import numpy as np
-import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from laws.marks import of, pairs
+from laws.marks import few, of, pairs
 from laws.routines import NOVOGRAD, implementation
 from refopt import cpu
 from refopt.catalog import ROUTINES
+from refopt.checks.dtypes import arithmetic
 from refopt.cpu.reduce import sum_of_squares
 from refopt.oracle.exact.build import SIGNATURES, make, scaled, step_of
 from refopt.oracle.exact.cases import assert_same
 from refopt.oracle.exact.laws import reference
+from refopt.oracle.exact.strategies import KINDS, sizes
+
+LENGTHS, SEEDS = st.lists(st.integers(0, 300), max_size=3), st.integers(0, 2**32 - 1)
+STEP = st.fixed_dictionaries({"lr": st.floats(0, 4), "l2_decay": st.sampled_from([0.0, 0.1])})
 
 
-def values_of(routine, slots, **numbers):
-    return reference(make(ROUTINES[routine], [300, 5]).replace(**slots, steps=[numbers]))
-
-
-def test_momentum_of_zero_is_sgd():
+@given(lengths=LENGTHS, seed=SEEDS, step=STEP, use_nesterov=st.booleans())
+def test_momentum_of_zero_is_sgd(lengths, seed, step, use_nesterov):
     """With mu = 0 the velocity is the gradient."""
-    case = make(ROUTINES["momentum"], [300, 5])
-    sgd = values_of("sgd", {name: case.slots[name] for name in ("params", "grads")}, lr=0.3, l2_decay=0.1)
-    for use_nesterov in (False, True):
-        steps, choices = [dict(lr=0.3, mu=0.0, l2_decay=0.1)], {"use_nesterov": use_nesterov}
-        momentum = reference(case.replace(steps=steps, choices=choices))
-        assert_same({"params": sgd["params"]}, {"params": momentum["params"]}, "mu = 0")
+    steps, choices = [step | {"mu": 0.0}], {"use_nesterov": use_nesterov}
+    case = make(ROUTINES["momentum"], lengths, seed=seed, steps=steps, **choices)
+    sgd = make(ROUTINES["sgd"], lengths, steps=[step]).replace(params=case.params, grads=case.grads)
+    assert_same({"params": reference(sgd)["params"]}, reference(case), "mu = 0")
 
 
-def test_momentum_is_lars_without_its_ratio():
+@given(lengths=LENGTHS, seed=SEEDS, power=st.integers(-8, 3), mu=st.floats(0, 1))
+def test_momentum_is_lars_without_its_ratio(lengths, seed, power, mu):
     """With a power of two for lr, which LARS keeps within the velocity, the two agree in every bit."""
-    lr = 0.25
-    case = make(ROUTINES["momentum"], [300, 5])
-    inside = [x * np.float32(lr) for x in case.velocities]
-    momentum = reference(case.replace(steps=[dict(lr=lr, mu=0.9, l2_decay=0.0)] * 3))
-    slots = dict(params=case.params, grads=case.grads, velocities=inside)
-    steps = [dict(lr=lr, mu=0.9, lars_weight_decay=0.0)] * 3
-    lars = make(ROUTINES["lars_momentum"], [300, 5]).replace(**slots, steps=steps, choices={"adapt": "decay"})
-    assert_same({"params": momentum["params"]}, {"params": reference(lars)["params"]}, "LARS")
+    lr = 2.0**power
+    case = make(ROUTINES["momentum"], lengths, seed=seed, steps=[dict(lr=lr, mu=mu, l2_decay=0.0)] * 3)
+    slots = dict(params=case.params, grads=case.grads, velocities=[x * np.float32(lr) for x in case.velocities])
+    steps = [dict(lr=lr, mu=mu, lars_weight_decay=0.0)] * 3
+    lars = make(ROUTINES["lars_momentum"], lengths, steps=steps, adapt="decay").replace(**slots)
+    assert_same({"params": reference(case)["params"]}, reference(lars), "LARS")
 
 
-def test_adam_without_memory_is_the_sign_of_the_gradient():
+@given(lengths=LENGTHS, seed=SEEDS, lr=st.floats(0, 4))
+def test_adam_without_memory_is_the_sign_of_the_gradient(lengths, seed, lr):
     """With both betas 0 the moments are g and g * g, and the quotient is g over its size."""
-    case = make(ROUTINES["adam"], [300], steps=[dict(lr=0.5, beta1=0.0, beta2=0.0, epsilon=0.0)])
-    zero = [np.zeros(1, np.float32)]
-    got = reference(case.replace(beta1_pow=zero, beta2_pow=zero))
-    assert_same({"p": [case.params[0] - np.float32(0.5) * np.sign(case.grads[0])]}, {"p": got["params"]}, "betas 0")
+    steps = [dict(lr=lr, beta1=0.0, beta2=0.0, epsilon=0.0)]
+    case = make(ROUTINES["adam"], lengths, seed=seed, steps=steps)
+    zero = [np.zeros(1, np.float32) for _ in lengths]
+    expected = [p - np.float32(lr) * np.sign(g) for p, g in zip(case.params, case.grads, strict=True)]
+    assert_same({"params": expected}, reference(case.replace(beta1_pow=zero, beta2_pow=zero)), "betas 0")
 
 
 # NovoGrad's second moment.
@@ -56,50 +58,53 @@ def beginning(sizes, steps, dtypes=SIGNATURES[0], **choices):
     return case.replace(moment=[0 * m for m in case.moment], second_moment=[0 * v for v in case.second_moment])
 
 
-@of(pairs(NOVOGRAD, "reference"))
-def test_novograds_first_step_of_one_element_is_its_sign(machine, routine, form):
+novograd = of(pairs(NOVOGRAD, "reference"))
+
+
+@novograd
+@few(4, count=st.integers(0, 30), lr=st.floats(0, 4))
+def test_novograds_first_step_of_one_element_is_its_sign(machine, routine, form, count, lr):
     """sqrt(g * g) is |g| in binary arithmetic, so the quotient is 1 or -1."""
-    case = beginning([1] * 30, [dict(lr=0.5, epsilon=0.0)])
+    case = beginning([1] * count, [dict(lr=lr, epsilon=0.0)])
     got = implementation(form, machine)(case)
-    expected = [p - np.float32(0.5) * np.sign(g) for p, g in zip(case.params, case.grads, strict=True)]
+    expected = [p - np.float32(lr) * np.sign(g) for p, g in zip(case.params, case.grads, strict=True)]
     assert_same({"params": expected}, got, "sign")
 
 
-@pytest.mark.parametrize("grad_averaging", [False, True])
-@of(pairs(NOVOGRAD, "reference"))
-def test_the_size_of_gradients_does_not_matter(machine, routine, form, grad_averaging):
+@novograd
+@few(4, lengths=st.lists(sizes(()), max_size=3), power=st.integers(-20, 20), grad_averaging=st.booleans())
+def test_the_size_of_gradients_does_not_matter(machine, routine, form, lengths, power, grad_averaging):
     """Without epsilon, a power of two on all gradients changes no bit but of the second moment."""
     steps = [step_of(NOVOGRAD[0], epsilon=0.0), step_of(NOVOGRAD[0], epsilon=0.0, lr=0.25)]
-    case = beginning([5, 1300], steps, grad_averaging=grad_averaging)
-    small, large = (implementation(form, machine)(scaled(case, factor, "grads")) for factor in (1, 1024))
-    small["second_moment"] = [v * np.float32(2**20) for v in small["second_moment"]]
+    case = beginning(lengths, steps, grad_averaging=grad_averaging)
+    small, large = (implementation(form, machine)(scaled(case, factor, "grads")) for factor in (1, 2.0**power))
+    small["second_moment"] = [v * np.float32(4.0**power) for v in small["second_moment"]]
     assert_same(small, large, "scale")
 
 
-@pytest.mark.parametrize("sizes", [[0, 3, 0], [0, 0]])
-@of(pairs(NOVOGRAD, "reference"))
-def test_the_second_moment_of_no_elements_fades(machine, routine, form, sizes):
+@novograd
+@few(4, lengths=st.lists(st.sampled_from([0, 3]), max_size=3), carried=st.sampled_from([0.0, 0.5]))
+def test_the_second_moment_of_no_elements_fades(machine, routine, form, lengths, carried):
     """Their squared norm is 0: a second moment of 0 stays, another fades."""
-    one = step_of(NOVOGRAD[0])
-    carried = [np.full(1, x, np.float32) for x in (0.0, 0.5, 0.5)[: len(sizes) - 1]] + [np.full(1, 0.5, np.float32)]
-    left = implementation(form, machine)(make(NOVOGRAD[0], sizes, steps=[one]).replace(second_moment=carried))
-    faded = np.full(1, np.float32(one["beta2"]) * np.float32(0.5))
-    ends = [left["second_moment"][0], left["second_moment"][-1]]
-    assert_same({"v": [np.zeros(1, np.float32), faded]}, {"v": ends}, "no elements")
+    one, before = step_of(NOVOGRAD[0]), [np.full(1, carried, np.float32) for _ in lengths]
+    left = implementation(form, machine)(make(NOVOGRAD[0], lengths, steps=[one]).replace(second_moment=before))
+    faded = np.full(1, np.float32(one["beta2"]) * np.float32(carried))
+    ends = [v for v, n in zip(left["second_moment"], lengths, strict=True) if not n]
+    assert_same({"v": [faded] * len(ends)}, {"v": ends}, "no elements")
 
 
-@pytest.mark.parametrize("dtypes", SIGNATURES[:3], ids="-".join)
-@of(pairs(NOVOGRAD, "reference"))
-def test_the_first_gradient_is_taken_as_it_is(machine, routine, form, dtypes):
+@novograd
+@few(4, lengths=st.lists(sizes((2100,)), max_size=3), kind=KINDS)
+def test_the_first_gradient_is_taken_as_it_is(machine, routine, form, lengths, kind):
     """Whenever it comes: as long as all of a gradient is 0, so is the second moment."""
-    run, one = implementation(form, machine), step_of(NOVOGRAD[0])
-    real = np.float64 if dtypes[0] == "float64" else np.float32
-    case = beginning([2100, 4], [one, one], dtypes)
+    run, one, dtypes = implementation(form, machine), step_of(NOVOGRAD[0]), tuple(filter(None, kind))
+    real = arithmetic(kind[0])
+    case = beginning(lengths, [one, one], dtypes)
     still = run(case.replace(grads=[0 * g for g in case.grads]))
-    assert_same({"v": [np.zeros(1, real)] * 2}, {"v": still["second_moment"]}, "no gradient")
+    assert_same({"v": [np.zeros(1, real)] * len(lengths)}, {"v": still["second_moment"]}, "no gradient")
     got = run(case.replace(**{name: still[name] for name in still if case.slots[name]}, steps=[one]))
     norms = [sum_of_squares(real(one["rescale_grad"]) * g.astype(real)) for g in case.grads]
-    assert_same({"v": [np.full(1, n) for n in norms]}, {"v": got["second_moment"]}, "first gradient")
+    assert_same({"v": [np.full(1, n, real) for n in norms]}, {"v": got["second_moment"]}, "first gradient")
 
 
 def test_novograd_in_figures():

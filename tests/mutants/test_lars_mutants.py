@@ -2,7 +2,6 @@
 
 from functools import cache
 
-import numpy as np
 import pytest
 
 from mutants.family import implementation
@@ -11,8 +10,8 @@ from refopt import cpu, simt
 from refopt.catalog import LARS_MOMENTUM
 from refopt.oracle.exact import check, lars, laws
 from refopt.oracle.exact.cases import runner
-from refopt.oracle.exact.lars import STEP, gate, make
-from refopt.oracle.exact.placed import PlacedCase, kernels, merged_step
+from refopt.oracle.exact.lars import STEP, make
+from refopt.oracle.exact.placed import PlacedCase, merged_step
 from refopt.simt import cuda
 
 pytestmark = pytest.mark.slow  # tests of tests
@@ -28,28 +27,17 @@ def check_gated(run):
             raise AssertionError(f"case {name!r}: {error}") from None
 
 
-IN_N4 = LARS_MOMENTUM.merged_form, "separate"  # whose kernels tests/laws/test_n04_equal_bits.py holds to the same cases
-
-
 def test_the_right_implementations_pass():
     check("lars_momentum", cpu.merged_lars_momentum)
     check_gated(implementation(LARS_MOMENTUM))
 
 
-@pytest.mark.parametrize("form", [form for form in LARS_MOMENTUM.forms if form not in IN_N4])
+# N4 holds the merged form to the cases.
+@pytest.mark.parametrize("form", sorted({*LARS_MOMENTUM.forms} - {LARS_MOMENTUM.merged_form}))
 def test_the_kernels_pass(machine, form):
     run = runner(merged_step(LARS_MOMENTUM, form, machine))
     # On the executor a case gives the same each time; laws that run it again need not.
     laws.check_run("lars_momentum", cache(run) if machine.name == "executor" else run)
-
-
-@pytest.mark.parametrize("form", LARS_MOMENTUM.forms)
-def test_kernels_skip_steps(executor, form):
-    """Steps that are taken and steps that are skipped, with a skipped one first and without."""
-    gates = [gate(0.3), gate(7.0, 1), gate(0.7), gate(3.0, np.nan), gate(0.2)]
-    for first in (0, 1):
-        case = make([2050, 3], steps=[STEP | given for given in gates[first:]])
-        laws.same_bits_as_reference(kernels(form, executor), case)
 
 
 @pytest.mark.parametrize("name", MUTANTS)

@@ -2,13 +2,16 @@
 
 import numpy as np
 import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 
 from refopt import cpu
 from refopt.catalog import ROUTINES
-from refopt.oracle.exact import check
+from refopt.oracle.exact import build, check
 from refopt.oracle.exact.build import make, scaled, step_of
 from refopt.oracle.exact.cases import Case, assert_same, runner
 from refopt.oracle.exact.laws import check_run, reference
+from refopt.oracle.exact.strategies import cases
 
 SGD = ROUTINES["sgd"]
 
@@ -141,3 +144,22 @@ def test_a_runner_leaves_its_case_as_it_was():
 
     assert_same(before.outcome(), runner(clearing)(case), "nothing is done")
     assert_same(before.outcome(), case.outcome(), "the case itself")
+
+
+@pytest.mark.slow  # making it small takes seconds
+def test_a_case_that_fails_is_small_and_prints_as_a_call_that_makes_it():
+    """What Hypothesis says of the smallest list with an element that is not finite, pasted."""
+
+    @given(data=st.data())
+    @settings(max_examples=100, database=None, print_blob=False, phases=[Phase.generate, Phase.shrink])
+    def finite(data):
+        case = data.draw(cases(SGD))
+        assert all(np.isfinite(p).all() for p in case.params)
+
+    with pytest.raises(AssertionError) as caught:
+        finite()
+    said = "\n".join(caught.value.__notes__).partition("Draw 1: ")[2]
+    names = {"listed": build.listed, "Tensor": build.Tensor, "Numbers": build.Numbers, "nan": np.nan, "inf": np.inf}
+    case = eval(said, names)
+    (param,) = case.params
+    assert param.size == 1 and not np.isfinite(param).all() and case.steps == [step_of(SGD)]

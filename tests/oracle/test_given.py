@@ -9,7 +9,7 @@ import pytest
 from oracle.kept import assert_kept, digest
 from refopt import cpu, oracle
 from refopt.oracle.broken import Skipped
-from refopt.oracle.exact.cases import memory
+from refopt.oracle.exact.cases import Case, memory
 from refopt.oracle.laws import LAWS, SYMMETRIES
 from refopt.oracle.subjects import subject_of
 from refopt.oracle.trial import Trial
@@ -88,7 +88,7 @@ def cases_of(routine, dtype, law):
             case = one.case and one.case()
         except Skipped as skipped:
             case = skipped
-        texts.append(f"{one.label} {case and case_shown(routine, case)}")
+        texts.append(f"{one.label} {case_shown(routine, case) if isinstance(case, Case | Skipped) else None}")
     return f"{len(texts)} cases: {digest(texts)}"
 
 

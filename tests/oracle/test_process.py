@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from oracle import ends
-from oracle.test_reports import uphill
+from oracle.test_reports import by_place, uphill
 from refopt import oracle
 from refopt.oracle.cases import alike, draw
 from refopt.oracle.process import Kept, Remote, in_process, memory, ways
@@ -26,6 +26,9 @@ from refopt.oracle.variants import ROUTINES
 
 LAWS = ["L1", "L5", "L6", "L17"]
 NAMED = dict(dtypes=["float32"], laws=LAWS, examples=0, set={"l2_decay": 0.0})
+# With a formula and without: arguments, the law that has a tensor of `ends.SIZE`, and what follows its label.
+CHECKS = {"sgd": (NAMED, "L5", ""), None: (dict(
+    dtypes=["float32"], laws=["L2", "L26", "L27"], symmetries=["elements", "zero"]), "L26", " in pieces")}
 
 
 @pytest.fixture
@@ -42,7 +45,7 @@ ENDS = {
     "segfault": "got the end of its process by SIGSEGV, Segmentation fault; the last it said: about to read at address",
     "hang": "got nothing within 1 s, and ended it",
     "sticky": "got AcceleratorError: CUDA error: an illegal memory access was encountered; its process is spoiled",
-    "leave": "got the end of its process, with exit code 0"}
+    "leave": "got the end of its process, with exit code 0", "exit": "expected no error, got SystemExit: 3"}
 
 
 def each_way(ends, often=(), rarely=()):
@@ -57,20 +60,23 @@ def deadline_of(name):
     return 1.0 if name == "hang" else 20.0
 
 
+@pytest.mark.parametrize("routine", CHECKS)
 @each_way(ENDS, often=["segfault"])
-def test_an_end_is_the_verdict_of_one_law(name, way, monkeypatch):
-    """And costs one new process: what follows is tried, and what cannot be is said to be left."""
-    made = []
+def test_an_end_is_the_verdict_of_one_law(name, way, routine, monkeypatch):
+    """And costs one new process, SystemExit none: what follows is tried, and what cannot be is said to be left."""
+    made, (named, law, more) = [], CHECKS[routine]
     monkeypatch.setattr(Worker, f"_{way}", counted(made, getattr(Worker, f"_{way}")))
-    report = oracle.check("sgd", getattr(ends, name), deadline=deadline_of(name), process=True, **NAMED)
-    assert report.failed_laws == ["L5"] and len(made) == 2, str(report)
+    report = oracle.check(routine, getattr(ends, name), deadline=deadline_of(name), process=True, **named)
+    assert report.failed_laws == [law] and len(made) == (1 if name == "exit" else 2), str(report)
     (failed,) = report.of("failed")
-    assert failed.label == "33 elements" and ENDS[name] in failed.text
-    left = [x.label for x in report.of("skipped") if x.law == "L5"]
-    assert left[0] == "63 elements" and "after the process had ended at 33 elements" in str(report)
-    assert all(x.status == "passed" for x in report.items if x.law in ("L6", "L17"))
-    assert "ends.py" in failed.text or name in ("sticky", "leave")
-    assert "33 elements" in report.script("L5") or "optimizer_step" in report.script("L5")
+    met = f"{ends.SIZE} elements{more}"
+    assert failed.label == met and ENDS[name] in failed.text and failed.command
+    if name != "exit":
+        left = [x.label for x in report.of("skipped") if x.law == law]
+        assert left[0] == f"63 elements{more}" and f"after the process had ended at {met}" in report.details()
+    assert not any(x.status == "failed" for x in report.items if x.law != law) and not children()
+    assert "ends.py" in failed.text or name in ("sticky", "leave", "exit")
+    assert routine is None or met in report.script(law) or "optimizer_step" in report.script(law)
 
 
 def counted(made, start):
@@ -93,8 +99,10 @@ def test_right_steps_are_right(name, way):
     assert oracle.check("sgd", getattr(ends, name), process=True, **NAMED).ok
 
 
-def test_a_step_that_is_nowhere_else_runs_in_place(monkeypatch):
+@pytest.mark.parametrize("routine", CHECKS)
+def test_a_step_that_is_nowhere_else_runs_in_place(routine, monkeypatch):
     """It says so; and is refused if it must not."""
+    named = CHECKS[routine][0]
     monkeypatch.setattr(ways, "used_device", lambda: "it has /dev/nvidia-uvm open")
     here = []
 
@@ -102,12 +110,12 @@ def test_a_step_that_is_nowhere_else_runs_in_place(monkeypatch):
         here.append(os.getpid())
         ends.plain(params, grads, lr)
 
-    report = oracle.check("sgd", step, **NAMED)
+    report = oracle.check(routine, step, **named)
     assert report.ok and set(here) == {os.getpid()}
     (note,) = (x for x in report.notes if x.startswith("in this process"))
     assert "has used a GPU (it has /dev/nvidia-uvm open)" in note and "cannot import the step" in note
     with pytest.raises(ValueError, match="check: process: expected a step that a process can be made for, got none"):
-        oracle.check("sgd", step, process=True, **NAMED)
+        oracle.check(routine, step, process=True, **named)
 
 
 class Building:
@@ -228,15 +236,21 @@ def test_whether_a_process_is_spoiled_is_tried_with_what_worked_in_it(size, trie
 
 
 def test_the_report_is_that_of_a_check_in_place():
-    """With its examples, causes and scripts."""
+    """With its examples, causes and scripts; and without a formula, refusals of layouts among its cases."""
     named = dict(dtypes=["bfloat16"], laws=["L1", "L10"])
     there, here = (oracle.check("sgd", uphill, process=process, **named) for process in (True, False))
     for one, other in zip(there.items, here.items, strict=True):
         assert one._replace(smallest=None) == other._replace(smallest=None)
     assert there.causes == here.causes and there.largest == here.largest and there.script() == here.script()
+    for step, dtype in ((ends.plain_lr, "bfloat16"), (by_place, "float32")):
+        named = dict(symmetries=["sign", "elements", "zero"], dtypes=[dtype])
+        there, here = (oracle.check(None, step, process=process, **named) for process in (True, False))
+        assert there.items == here.items and there.compared == here.compared and there.notes == here.notes
+        assert there.subject == here.subject and there.dtypes == here.dtypes
 
 
-def test_nothing_of_it_reaches_this_process():
+@pytest.mark.parametrize("routine", CHECKS)
+def test_nothing_of_it_reaches_this_process(routine):
     def step(params, grads, *, lr):
         np.seterr(all="raise")
         np.random.seed(3)
@@ -245,7 +259,7 @@ def test_nothing_of_it_reaches_this_process():
         ends.plain(params, grads, lr)
 
     before, state = np.geterr(), np.random.get_state()[1].copy()
-    assert oracle.check("sgd", step, dtypes=["float32"], laws=["L1"], set={"l2_decay": 0.0}).ok
+    assert oracle.check(routine, step, **CHECKS[routine][0] | {"laws": ["L1"] if routine else ["L2", "L17"]}).ok
     assert before == np.geterr() and (state == np.random.get_state()[1]).all()
     assert "REFOPT_TEST" not in os.environ and oracle.LAWS
 
@@ -330,17 +344,17 @@ def test_a_case_comes_there_as_it_is():
             assert not x.size or x.ctypes.data % 64 == y.ctypes.data % 64
     there.grads[1][0] = 7
     there.params[0][...] = 9
-    sender.take_back(memories, receiver.blob(packed))
+    sender.take_back(memories, receiver.blob())
     assert shared[0] == 7 and image[0] == 0 and image[30] == 30 and (case.params[0] == 9).all()
     address = there.params[0].ctypes.data
     again, memories = sender.pack(case)
-    assert not again.fresh and receiver.unpack(again, b"".join(memories)).params[0].ctypes.data == address
-    del memories, case, shared, image
-    gc.collect()
+    kept = receiver.unpack(again, b"".join(memories))
+    assert min(k for *_, k in again.memories) == 0 and kept.params[0].ctypes.data == address
     other = draw(row, [(3,)], [alike("float32")], seed=1, numbers=numbers, choices={})
-    receiver.unpack(sender.pack(other)[0], b"".join(sender.pack(other)[1]))
-    assert packed.slots["velocities"][0].token not in receiver.memories
-    assert {token for _, token in sender.tokens.values()} == {*receiver.memories} == {*receiver.arrays}
+    packed, memories = sender.pack(other.replace(grads=case.grads[1:2]))
+    there = receiver.unpack(packed, b"".join(memories))
+    assert sum(k >= 0 for *_, k in packed.memories) == 1 and len(receiver.memories) == len(packed.memories)
+    assert there.grads[0] is kept.grads[1] and there.params[0].ctypes.data != address
 
 
 def test_an_outcome_comes_back_in_the_arrays_of_the_case():

@@ -22,7 +22,7 @@ def step(params, grads, lr):
 # for, or of nothing at all, and ValueError where it is one of the kind.
 REFUSED = [
     (check, ("sdg", sgd), {}, ValueError, "check: routine: expected one of .*, got 'sdg'"),
-    (check, ("sgd", 3), {}, TypeError, "check: subject: expected a function, or a Subject, got int"),
+    (check, ("sgd", 3), {}, TypeError, "check: subject: expected a function, or an optimizer, got int"),
     (check, ("sgd", sgd), {"dtypes": ["float8"]}, ValueError, r"check: dtypes\[0\]: expected one of"),
     (check, ("sgd", sgd), {"dtypes": "float32"}, TypeError, "check: dtypes: expected a sequence of names"),
     (check, ("sgd", sgd), {"laws": ["L1", "L99"]}, ValueError, r"check: laws\[1\]: expected one of"),

@@ -12,7 +12,7 @@ from refopt import cli, cpu, oracle
 from refopt.oracle import memory
 from refopt.oracle.laws import FORMER, LAWS
 from refopt.oracle.subject import NumPy
-from refopt.oracle.subjects.step import step_of
+from refopt.oracle.subjects.function import Function
 
 NUMBERS = {"beta1": 0.875, "beta2": 0.9375}
 EVERY = "sign", "elements", "zero"  # symmetries
@@ -297,6 +297,10 @@ def blocks_unwritten(params, grads, *, lr):
         sgd([p.reshape(-1)[:n]], [g.reshape(-1)[:n]], lr)
 
 
+def by_size(params, grads, *, lr):
+    sgd(params, [g / g.dtype.type(max(g.size, 1)) for g in grads], lr)
+
+
 def a_unit_with_zeros(params, grads, *, lr):
     sgd(params, grads, lr)
     for p, g in zip(params, grads, strict=True):
@@ -307,8 +311,8 @@ def decayed(params, grads, *, lr):
     sgd(params, [g + p.dtype.type(0.5) * p for p, g in zip(params, grads, strict=True)], lr)
 
 
-@pytest.mark.parametrize(("step", "law"), [(biased, "L25"), (blocks_unwritten, "L26"), (decayed, "L27"),
-                                           (a_unit_with_zeros, "L27")])
+@pytest.mark.parametrize(("step", "law"), [
+    (biased, "L25"), (blocks_unwritten, "L26"), (by_size, "L26"), (decayed, "L27"), (a_unit_with_zeros, "L27")])
 def test_a_symmetry_is_tried_where_it_is_declared(step, law):
     name = LAWS[law].declared
     assert law in oracle.check(None, step, symmetries=[name], laws=["L25", "L26", "L27"], **COARSE).failed_laws
@@ -399,7 +403,7 @@ def test_steps_are_counted_from_1():
 
 def test_a_step_has_the_arrays_that_it_was_said_to_have():
     other = NumPy()
-    assert step_of(returning, {"lr": 0.1}, {}, other).arrays is other
+    assert Function(None, returning, other).arrays is other
 
 
 def test_expected_failures_and_skips():
@@ -480,10 +484,10 @@ def test_states_have_the_order_of_axes_of_their_parameter():
     """Of zeros of a dtype, or of a number."""
     like = memory.fortran(np.zeros((2, 3), np.float32))
     for of in ("float64", 0.5):
-        first = step_of(quantized, {}, {"codes": of}, NumPy()).first("codes", like, 0)
+        first = Function(None, quantized, states={"codes": of}).first("codes", like, 0)
         assert first.flags.f_contiguous and not first.flags.c_contiguous
 
 
 def test_a_state_that_begins_as_its_parameter_has_memory_of_its_own():
     p = np.ones(3, np.float32)
-    assert not np.shares_memory(step_of(quantized, {}, {"codes": lambda p: p}, NumPy()).first("codes", p, 0), p)
+    assert not np.shares_memory(Function(None, quantized, states={"codes": lambda p: p}).first("codes", p, 0), p)

@@ -1,35 +1,11 @@
-"""Laws without a formula, of a step in a process of its own: its end is the verdict of one law there, too."""
+"""Laws without a formula, of a step in a process of its own: what `test_process` does not have of both forms."""
 
 import os
 
 import pytest
 
 from oracle import ends
-from oracle.test_process import ENDS, children, counted, deadline_of, each_way, way  # noqa: F401 (a fixture)
-from oracle.test_reports import by_place
 from refopt import cli, oracle
-from refopt.oracle.process import ways
-from refopt.oracle.process.worker import Worker
-
-NAMED = dict(dtypes=["float32"], laws=["L2", "L26", "L27"], symmetries=["elements", "zero"])
-MET = f"{ends.SIZE} elements in pieces"
-TEXTS = ENDS | {"exit": "expected no error, got SystemExit: 3"}
-
-
-@each_way(TEXTS, rarely=["hang"])  # of which test_the_command has one
-def test_an_end_is_the_verdict_of_one_law(name, way, monkeypatch):  # noqa: F811
-    """And costs one new process; SystemExit costs none."""
-    made = []
-    monkeypatch.setattr(Worker, f"_{way}", counted(made, getattr(Worker, f"_{way}")))
-    report = oracle.check(None, getattr(ends, name), deadline=deadline_of(name), process=True, **NAMED)
-    assert report.failed_laws == ["L26"] and len(made) == (1 if name == "exit" else 2), str(report)
-    (failed,) = report.of("failed")
-    assert failed.label == MET and TEXTS[name] in failed.text and failed.command
-    left = [x for x in report.of("skipped") if x.law == "L26"]
-    if name != "exit":
-        assert left[0].label == "63 elements in pieces" and f"after the process had ended at {MET}" in left[0].text
-    assert not [x for x in report.of("failed") if x.law in ("L2", "L27")]
-    assert not children()
 
 
 def ends_where(condition):
@@ -46,7 +22,7 @@ def ends_where(condition):
 
 @pytest.mark.parametrize(("law", "label", "condition"), [
     ("L2", "tensors of two dtypes", lambda params, grads, flag: len({x.dtype for x in params}) > 1),
-    ("L3", "an empty tensor alone", lambda params, grads, flag: not sum(x.size for x in params) and len(params)),
+    ("L3", "an empty one at 0", lambda params, grads, flag: not sum(x.size for x in params) and len(params)),
     ("L15", "two of five, from the first step", lambda params, grads, flag: any(g is None for g in grads)),
     ("L4", "columns of a wider matrix", lambda params, grads, flag: params[1].strides == (32, 4)),
     ("L8", "after steps", lambda params, grads, flag: flag is not None)])
@@ -63,38 +39,6 @@ def test_what_ends_at_once_is_not_compared():
     report = oracle.check(None, ends_where(lambda params, *_: params[0].ndim == 1), dtypes=["float32"])
     assert not report.ok and not report.wrong
     assert "NOT COMPARED: " in str(report) and "with exit code 4" in str(report).splitlines()[0]
-
-
-@pytest.mark.parametrize(("step", "dtype"), [(ends.plain_lr, "bfloat16"), (by_place, "float32")])
-def test_the_report_is_that_of_a_check_in_place(step, dtype):
-    """Case by case, refusals of layouts among them."""
-    named = dict(symmetries=["sign", "elements", "zero"], dtypes=[dtype])
-    there, here = (oracle.check(None, step, process=process, **named) for process in (True, False))
-    assert there.items == here.items and there.compared == here.compared and there.notes == here.notes
-    assert there.subject == here.subject and there.dtypes == here.dtypes
-
-
-def test_steps_run_there(monkeypatch):
-    """And nothing of what they do elsewhere is here."""
-
-    def step(params, grads, *, lr):
-        os.environ["REFOPT_TEST"] = "there"
-        oracle.LAWS.clear()
-        ends.plain(params, grads, lr)
-
-    def others(params, grads, *, lr):
-        pids.add(os.getpid())
-        ends.plain(params, grads, lr)
-
-    assert oracle.check(None, step, dtypes=["float32"], laws=["L2", "L17"]).ok
-    assert "REFOPT_TEST" not in os.environ and oracle.LAWS
-    pids: set[int] = set()
-    monkeypatch.setattr(ways, "used_device", lambda: "it has /dev/nvidia-uvm open")
-    report = oracle.check(None, others, dtypes=["float32"], laws=["L2"])
-    assert report.ok and pids == {os.getpid()}
-    assert any(x.startswith("in this process") and "has used a GPU" in x for x in report.notes)
-    with pytest.raises(ValueError, match="check: process: expected a step that a process can be made for, got none"):
-        oracle.check(None, others, process=True)
 
 
 def test_memory_is_soiled_where_steps_run(monkeypatch, tmp_path):

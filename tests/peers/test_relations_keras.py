@@ -16,10 +16,10 @@ from peers.test_keras import keras  # noqa: F401
 from peers.trials import check
 from refopt import oracle
 from refopt.oracle.memory import dense
-from refopt.oracle.subjects import optimizer_of
+from refopt.oracle.subjects import subject_of
+from refopt.oracle.subjects.function import Function
 from refopt.oracle.subjects.keras import names_of
 from refopt.oracle.subjects.keras_peers import PEERS
-from refopt.oracle.subjects.step import Step
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # in Keras
 LAWS = ["L2", "L2", "L15", "L4", "L4", "L17", "L16"]  # L3, of a thousand tensors, is for one of them
@@ -57,7 +57,7 @@ def test_states_are_those_of_tensors(optimizers):
     expected = {"Adam": [{"momentums": (2, 3), "velocities": (2, 3)}, {"momentums": (4,), "velocities": (4,)}],
                 "Adafactor": [{"r": (2,), "c": (3,), "v": (2, 3)}, {"v": (4,)}]}
     for name, of in expected.items():
-        run = optimizer_of(getattr(optimizers, name)).start([dense(np.ones(shape)) for shape in ((2, 3), 4)])
+        run = subject_of(None, getattr(optimizers, name)).start([dense(np.ones(shape)) for shape in ((2, 3), 4)])
         assert [{key: x.shape for key, x in one.items()} for one in run.states()] == of
 
 
@@ -91,7 +91,7 @@ def test_a_decorated_step_is_no_optimizer_to_be_made(optimizers):
         calls.append((args, named))
         return optimizers.SGD(0.5)
 
-    assert isinstance(optimizer_of(decorated), Step) and not calls
+    assert isinstance(subject_of(None, decorated), Function) and not calls
 
 
 def test_names_that_are_taken(optimizers):

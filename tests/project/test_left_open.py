@@ -40,7 +40,7 @@ def test_the_page_has_the_parts_of_the_executor_and_of_a_gpu(tmp_path, monkeypat
     for row in record["functions"]:
         row |= {"differing": 5, "gpu_not_nearest": 6, "gpu_error": 0.75}
     (tmp_path / "left_open-h200.json").write_text(json.dumps(record))
-    monkeypatch.setattr(pages, "RESULTS", tmp_path)
+    monkeypatch.setattr("benchmarks.record.RESULTS", tmp_path)
     page = pages.with_left_open(PAGE)
     what = f"`{record['conversions'][0]['expression']}`, {record['conversions'][0]['of']} 10000000000.0"
     assert f"| {what} | 255 | 7; 3 of {record['conversions'][0]['inputs']} inputs differ |" in page

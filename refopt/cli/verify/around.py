@@ -4,6 +4,8 @@ Unmerged, each would be an op and a launch per tensor; the gradient check would 
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ from refopt import cpu, gpu, simt
 from refopt.catalog.data import DTYPES, unavailable
 from refopt.catalog.workloads import Workload
 from refopt.checks.dtypes import numpy_dtype
-from refopt.cli.verify.compare import SHOWN, Mismatch, Row, compare, counts, text_of
+from refopt.cli.verify.compare import Differences, Row, counted, counts, unequal
 from refopt.gpu import timing
 from refopt.oracle import ulp
 
@@ -38,38 +40,29 @@ def got(array: Any, like: np.ndarray) -> np.ndarray:
     return array.view(ulp.bits(like).dtype).copy_to_host().view(like.dtype)
 
 
+def pairs_of(expected: Sequence[np.ndarray], arrays: Sequence[Any]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Expected arrays, each with what is on the device."""
+    return [(want, got(x, want)) for want, x in zip(expected, arrays, strict=True)]
+
+
 def row(
     name: str, dtype: str, form: str, workload: Workload, run: Callable[[], Any], plan: Any, machine: Any,
     pairs: Callable[[], list[tuple[np.ndarray, np.ndarray]]], touched: Sequence[Any], ops: int = 1,
 ) -> Row:
     """Run an operation once and compare its results, pairs of expected and actual arrays."""
-    log = None
-    if counts(machine, workload):
-        with simt.observe(count=touched) as log:
-            run()
-    else:
+    with simt.observe(count=touched) if counts(machine, workload) else nullcontext() as log:
         run()
     machine.synchronize()
-    differing = most = 0
-    mismatches: list[Mismatch] = []
+    found = Differences()
     for i, (want, actual) in enumerate(pairs()):
-        indices, ulps = compare(want, actual)
-        differing, most = differing + len(indices), max(most, int(ulps.max(initial=0)))
-        for at, n in zip(indices[: SHOWN - len(mismatches)], ulps, strict=False):
-            a, b = text_of(want.reshape(-1)[at]), text_of(actual.reshape(-1)[at])
-            label = workload.tensors[i].name if i < len(workload) else "result"
-            mismatches.append(Mismatch(1, form, i, label, int(at), a, b, int(n)))
-    launches, traffic, problems = plan.launches, plan.bytes, []
-    if log is not None:
-        counted = sum(log.bytes_read(x) + log.bytes_written(x) for x in touched)
-        for what, planned, seen in (("launches", launches, len(log.launches)), ("bytes", traffic, counted)):
-            if planned != seen:
-                problems.append(f"{what}: expected {planned:,} by the plan, got {seen:,}")
+        found.add(1, form, i, workload.tensors[i].name if i < len(workload) else "result", want, actual)
+    launches, traffic = counted(log, touched, plan)
     count = len(workload)
     return Row(
         routine=name, dtype=dtype, form=form, tensors=count, elements=workload.elements, ops_before=ops * count,
-        ops_after=1, launches_before=ops * count, launches_after=launches, bytes=traffic, counted=log is not None,
-        max_ulps=most, differing=differing, mismatches=tuple(mismatches), problems=tuple(problems),
+        ops_after=1, launches_before=ops * count, launches_after=plan.launches, bytes=plan.bytes,
+        counted=log is not None, max_ulps=found.most, differing=found.count, mismatches=tuple(found.shown),
+        problems=unequal("the plan", {"launches": (plan.launches, launches), "bytes": (plan.bytes, traffic)}),
         milliseconds=timing.milliseconds(run) if machine.name == "gpu" else None,
     )
 
@@ -83,8 +76,8 @@ def check_rows(workload: Workload, dtype: str, machine: Any) -> Iterator[Row]:
     expected = cpu.check_gradients(grads, loss_scale=scale, max_norm=1.0)
 
     def pairs() -> list[tuple[np.ndarray, np.ndarray]]:
-        kept = [(g, got(x, g)) for g, x in zip(grads, placed, strict=True)]
-        return kept + [(want, getattr(check, name).copy_to_host()) for name, want in expected._asdict().items()]
+        found = [(want, getattr(check, name).copy_to_host()) for name, want in expected._asdict().items()]
+        return pairs_of(grads, placed) + found
 
     yield row("check_gradients", dtype, "check", workload, check, check, machine, pairs, placed, ops=2)
 
@@ -97,10 +90,7 @@ def cast_rows(workload: Workload, dtype: str, machine: Any) -> Iterator[Row]:
         placed, targets = put(machine, sources), put(machine, expected)
         plan = gpu.cast_plan(placed, targets, scale=SCALE)
         cpu.merged_cast(sources, expected, scale=SCALE)
-
-        def pairs(expected: Any = expected, targets: Any = targets) -> list[tuple[np.ndarray, np.ndarray]]:
-            return [(want, got(x, want)) for want, x in zip(expected, targets, strict=True)]
-
+        pairs = partial(pairs_of, expected, targets)
         yield row("merged_cast", dtype, f"to {other}", workload, plan, plan, machine, pairs, [*placed, *targets])
 
 
@@ -113,13 +103,9 @@ def coalesce_rows(workload: Workload, dtype: str, machine: Any) -> Iterator[Row]
     expected = cpu.coalesce_tensor(inputs, copy_data=True, align_size=256)
 
     def in_buffer() -> list[tuple[np.ndarray, np.ndarray]]:
-        views = [(want, got(x, want)) for want, x in zip(inputs, there.views, strict=True)]
-        return [*views, (expected.buffer, got(there.buffer, expected.buffer))]
+        return [*pairs_of(inputs, there.views), (expected.buffer, got(there.buffer, expected.buffer))]
 
-    def out_again() -> list[tuple[np.ndarray, np.ndarray]]:
-        return [(want, got(x, want)) for want, x in zip(inputs, empty, strict=True)]
-
-    for form, arrays, pairs in (("gather", placed, in_buffer), ("scatter", empty, out_again)):
+    for form, arrays, pairs in (("gather", placed, in_buffer), ("scatter", empty, partial(pairs_of, inputs, empty))):
         run = getattr(there, form)
         run(arrays)
         yield row(

@@ -1,12 +1,13 @@
 """One routine against its reference: a row for each form and dtype configuration."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from refopt import cpu, gpu, simt
-from refopt.catalog import Routine, Spec
+from refopt.catalog import Routine
 from refopt.catalog.data import Case, make_case, slot_dtype
 from refopt.catalog.workloads import Workload
 from refopt.checks.dtypes import numpy_dtype
@@ -121,42 +122,48 @@ def _verify(case: Case, expected: States, form: str, machine: Any, report: Repor
     before, iterations = unmerged(routine), case.hypers[-1].get("iterations", 0)
     plan, arrays = _plan(case, form, machine)
     tensors = [x for name, values in arrays.items() if name not in routine.scalars for x in values]
-    mismatches: list[Mismatch] = []
-    differing = most = 0
-    log = None
+    found = Differences()
     for step, (grads, numbers) in enumerate(zip(case.grads, case.hypers, strict=True)):
         report(f"{form}, step {step + 1}")
         if step:
             for array, grad in zip(arrays["grads"], grads, strict=True):
                 array.copy_to_device(ulp.bits(grad))
-        if counts(machine, case.workload) and step == len(case.grads) - 1:
-            with simt.observe(count=tensors) as log:
-                plan.step(**numbers)
-        else:
+        counting = counts(machine, case.workload) and step == len(case.grads) - 1
+        with simt.observe(count=tensors) if counting else nullcontext() as log:
             plan.step(**numbers)
         machine.synchronize()
         for slot, values in expected[step].items():
             for i, want in enumerate(values):
                 got = arrays[slot][i].copy_to_host().view(want.dtype)
-                where, ulps = compare(want, got)
-                differing += len(where)
-                most = max(most, int(ulps.max(initial=0)))
-                for at, n in zip(where[: SHOWN - len(mismatches)], ulps, strict=False):
-                    a, b = text_of(want.reshape(-1)[at]), text_of(got.reshape(-1)[at])
-                    name = case.workload.tensors[i].name
-                    mismatches.append(Mismatch(step + 1, slot, i, name, int(at), a, b, int(n)))
-    launches, traffic = plan.launches, plan.bytes
-    if log is not None:
-        launches = len(log.launches)
-        traffic = sum(log.bytes_read(x) + log.bytes_written(x) for x in tensors)
+                found.add(step + 1, slot, i, case.workload.tensors[i].name, want, got)
+    launches, traffic = counted(log, tensors, plan)
     signatures = routine.launches(specs, routine.merged_form) // routine.forms[routine.merged_form].launches
     return Row(
         routine=routine.name, dtype=case.dtype, form=form, tensors=len(specs), elements=case.workload.elements,
         ops_before=len(specs), ops_after=signatures if routine.forms[form].merged else len(specs),
         launches_before=sum(routine.launches([spec], before, iterations) for spec in specs), launches_after=launches,
-        bytes=traffic, counted=log is not None, max_ulps=most, differing=differing, mismatches=tuple(mismatches),
-        problems=_counts(routine, specs, form, iterations, launches, traffic),
+        bytes=traffic, counted=log is not None, max_ulps=found.most, differing=found.count,
+        mismatches=tuple(found.shown), problems=unequal("the catalogue", {
+            "launches": (routine.launches(specs, form, iterations), launches),
+            "bytes": (routine.bytes(specs, form), traffic),
+        }),
     ), plan
+
+
+class Differences:
+    """How many elements of arrays differ, by how many ULPs at most, and the first of them."""
+
+    def __init__(self) -> None:
+        self.count = self.most = 0
+        self.shown: list[Mismatch] = []
+
+    def add(self, step: int, slot: str, tensor: int, name: str, want: np.ndarray, got: np.ndarray) -> None:
+        """Compare two arrays."""
+        where, ulps = compare(want, got)
+        self.count, self.most = self.count + len(where), max(self.most, int(ulps.max(initial=0)))
+        for at, n in zip(where[: SHOWN - len(self.shown)], ulps, strict=False):
+            a, b = text_of(want.reshape(-1)[at]), text_of(got.reshape(-1)[at])
+            self.shown.append(Mismatch(step, slot, tensor, name, int(at), a, b, int(n)))
 
 
 def compare(want: np.ndarray, got: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -168,15 +175,16 @@ def compare(want: np.ndarray, got: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return where, ulp.distance(a[where], b[where])
 
 
-def _counts(
-    routine: Routine, specs: list[Spec], form: str, iterations: float, launches: int, traffic: int
-) -> tuple[str, ...]:
-    """The differences between the counts and the catalogue."""
-    counts = {
-        "launches": (routine.launches(specs, form, iterations), launches),
-        "bytes": (routine.bytes(specs, form), traffic),
-    }
-    return tuple(f"{what}: expected {expected:,} by the catalogue, got {got:,}"
+def counted(log: Any, arrays: Sequence[Any], plan: Any) -> tuple[int, int]:
+    """Launches, and bytes of arrays, as the executor counted them; without a log, by the plan."""
+    if log is None:
+        return plan.launches, plan.bytes
+    return len(log.launches), sum(log.bytes_read(x) + log.bytes_written(x) for x in arrays)
+
+
+def unequal(by: str, counts: dict[str, tuple[int, int]]) -> tuple[str, ...]:
+    """What differs of counts, each as it is expected and as it is."""
+    return tuple(f"{what}: expected {expected:,} by {by}, got {got:,}"
                  for what, (expected, got) in counts.items() if got != expected)
 
 

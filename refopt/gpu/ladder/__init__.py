@@ -7,5 +7,5 @@ times them.
 
 Read each file from top to bottom: the reference, the versions and their times on a GPU, then the kernels, each with
 its launches. ``RUNGS`` maps each version to a function that returns the launches of a step; ``OTHER_BITS`` names the
-versions that do not match the reference bit for bit.
+versions, if any, that do not match the reference bit for bit.
 """

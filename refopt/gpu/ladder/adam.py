@@ -12,12 +12,12 @@ time that it takes to move them, so a kernel is as fast as its loads and stores.
 
 Versions:
 
-    adam_0  the source of adam_1, compiled as plain Numba does: the last bits differ
-    adam_1  a thread for each element, a launch for each tensor
-    adam_2  a loop over a fixed grid (grid-stride); a thread computes the shared numbers once
-    adam_3  all tensors in one launch, found in a table
-    adam_4  16-byte loads and stores, four elements at a time
-    merged  ``refopt/gpu/elementwise.py``, which is what ``gpu.merged_adam`` runs
+    adam_0      the source of adam_1, compiled as plain Numba does: the last bits differ
+    adam_1      a thread for each element, a launch for each tensor
+    adam_2      a loop over a fixed grid (grid-stride); a thread computes the shared numbers once
+    adam_3      all tensors in one launch, found in a table
+    adam_4      16-byte loads and stores, four elements at a time
+    production  ``refopt/gpu/elementwise.py``, which is what ``gpu.merged_adam`` runs
 
 All versions except adam_0 match the reference bit for bit, on the executor and on a GPU.
 
@@ -35,6 +35,7 @@ A copy reaches 4275 GB/s; a small model may gain from the L2 cache.
 """
 
 import math
+from functools import partial
 
 import numpy as np
 
@@ -43,7 +44,7 @@ from refopt.gpu.cuda import Launch, address, multiprocessors, on_machine_of
 from refopt.gpu.vectors import load4_float32, load_float32, store4_float32, store_float32
 
 # A Python number would be a double in the compiled kernel, and so would every result computed with it.
-ONE = np.float32(1)
+ZERO, ONE = np.float32(0), np.float32(1)
 
 
 @cuda.jit(device=True)
@@ -83,10 +84,7 @@ def launches_1(params, grads, moment1, moment2, numbers, kernel=adam_1):
 # which of the products it fuses. A kernel whose bits are compared cannot leave that to the compiler.
 
 adam_0 = cuda.jit(adam_1.function, contract=True)
-
-
-def launches_0(params, grads, moment1, moment2, numbers):
-    return launches_1(params, grads, moment1, moment2, numbers, adam_0)
+launches_0 = partial(launches_1, kernel=adam_0)
 
 
 # A loop over a grid of fixed size.
@@ -164,13 +162,16 @@ def adam_3(addresses, chunks, lr, beta1, beta2, epsilon, beta1_pow, beta2_pow):
         one_element(p + 4 * i, g + 4 * i, m + 4 * i, u + 4 * i, k)
 
 
-def tables(*arrays, chunk=CHUNK):
-    """The address of each tensor in each list, and the chunks of all tensors that have elements, on the device."""
+def tables(*arrays, chunk=CHUNK, least=0):
+    """The address of each tensor in each list, and the chunks of all tensors, on the device.
+
+    A tensor without elements has no chunk, or one if ``least`` is 1.
+    """
     addresses = np.array([[address(x) for x in column] for column in arrays], np.int64)
     aligned = (addresses % 16 == 0).all(0)
     chunks = [
         (tensor, start, min(start + chunk, x.size), aligned[tensor])
-        for tensor, x in enumerate(arrays[0]) for start in range(0, x.size, chunk)
+        for tensor, x in enumerate(arrays[0]) for start in range(0, max(x.size, least), chunk)
     ]
     return [on_machine_of(arrays[0][0], table) for table in (addresses, np.array(chunks, np.int64).reshape(-1, 4))]
 
@@ -213,8 +214,7 @@ def adam_4(addresses, chunks, lr, beta1, beta2, epsilon, beta1_pow, beta2_pow):
         one_element(p + 4 * i, g + 4 * i, m + 4 * i, u + 4 * i, k)
 
 
-def launches_4(params, grads, moment1, moment2, numbers):
-    return launches_3(params, grads, moment1, moment2, numbers, adam_4, 64)
+launches_4 = partial(launches_3, kernel=adam_4, threads=64)
 
 
 # In production, ``refopt/gpu/elementwise.py`` has the structure of adam_4. A thread takes eight elements at a time, a

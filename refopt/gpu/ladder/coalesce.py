@@ -10,12 +10,11 @@ it moves them. Offsets are multiples of 128 elements, so that each tensor begins
 
 Versions:
 
-    gather_0  a thread for each element, a launch for each tensor
-    gather_1  a loop over a fixed grid (grid-stride)
-    gather_2  one launch: a thread for each element of the buffer, which searches for its tensor
-    gather_3  one launch: a block for each chunk of a tensor, found in a table
-    gather_4  16-byte loads and 8-byte stores
-    merged    ``refopt/gpu/cast.py``, which is what ``gpu.merged_cast`` runs
+    gather_0    a thread for each element, a launch for each tensor
+    gather_1    one launch: a thread for each element of the buffer, which searches for its tensor
+    gather_2    one launch: a block for each chunk of a tensor, found in a table
+    gather_3    16-byte loads and 8-byte stores
+    production  ``refopt/gpu/cast.py``, which is what ``gpu.merged_cast`` runs
 
 All match the reference bit for bit: a product and a rounding leave no choice.
 
@@ -23,10 +22,9 @@ One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA
 
     version     launches     ms  ms as a graph  GB/s  registers
     gather_0         161  0.645          0.268   572         10
-    gather_1         161  0.927          0.328   467         30
-    gather_2           1  0.361          0.361   424         18
-    gather_3           1  0.066          0.066  2324         30
-    gather_4           1  0.045          0.044  3456         42
+    gather_1           1  0.361          0.361   424         18
+    gather_2           1  0.066          0.066  2324         30
+    gather_3           1  0.045          0.044  3456         42
     production         1  0.041          0.041  3739
 
 A copy reaches 4275 GB/s; a small model may gain from the L2 cache.
@@ -35,7 +33,7 @@ A copy reaches 4275 GB/s; a small model may gain from the L2 cache.
 import numpy as np
 
 from refopt.gpu import cuda
-from refopt.gpu.cuda import Launch, address, multiprocessors, on_machine_of
+from refopt.gpu.cuda import Launch, address, on_machine_of
 from refopt.gpu.vectors import load4_float32, load_float32, store4_float16, store_float16
 
 ALIGNMENT = 128  # elements: 256 bytes of fp16
@@ -67,30 +65,11 @@ def launches_0(grads, buffer, scale):
     ]
 
 
-# A loop over a grid of fixed size.
-
-
-@cuda.jit
-def gather_1(g, buffer, offset, scale):
-    # Blocks are set up once and loop. It saves nothing here, since there is nothing to compute before the loop.
-    for i in range(cuda.grid(1), g.size, cuda.gridsize(1)):
-        store_float16(buffer + 2 * (offset + i), scale * g[i])
-
-
-def launches_1(grads, buffer, scale):
-    base, offsets = address(buffer), offsets_of([g.size for g in grads])
-    most = 8 * multiprocessors(buffer)  # blocks: eight for each multiprocessor
-    return [
-        Launch(gather_1, min(-(-g.size // 256), most), 256, (g, base, int(offset), scale))
-        for g, offset in zip(grads, offsets, strict=False) if g.size
-    ]
-
-
 # One launch, by a search.
 
 
 @cuda.jit
-def gather_2(addresses, sizes, offsets, buffer, scale):
+def gather_1(addresses, sizes, offsets, buffer, scale):
     # Each thread takes an element of the buffer, and finds its tensor by halving the range of candidates.
     i = cuda.grid(1)
     if i < offsets[sizes.size]:
@@ -108,12 +87,12 @@ def gather_2(addresses, sizes, offsets, buffer, scale):
             store_float16(buffer + 2 * i, scale * load_float32(addresses[low] + 4 * element))
 
 
-def launches_2(grads, buffer, scale):
+def launches_1(grads, buffer, scale):
     sizes = np.array([g.size for g in grads], np.int64)
     offsets = offsets_of(sizes)
-    host = np.array([address(g) for g in grads], np.int64), sizes, offsets
-    tables = [on_machine_of(buffer, table) for table in host]
-    return [Launch(gather_2, -(-int(offsets[-1]) // 256), 256, (*tables, address(buffer), scale))]
+    addresses = np.array([address(g) for g in grads], np.int64)
+    tables = [on_machine_of(buffer, table) for table in (addresses, sizes, offsets)]
+    return [Launch(gather_1, -(-int(offsets[-1]) // 256), 256, (*tables, address(buffer), scale))]
 
 
 # One launch, by a table of chunks.
@@ -126,7 +105,7 @@ SOURCE, TARGET, COUNT, ALIGNED = range(4)  # columns: two addresses, how many el
 
 
 @cuda.jit
-def gather_3(chunks, scale):
+def gather_2(chunks, scale):
     c = cuda.blockIdx.x
     source, target, count = chunks[c, SOURCE], chunks[c, TARGET], chunks[c, COUNT]
     for i in range(cuda.threadIdx.x, count, cuda.blockDim.x):
@@ -144,7 +123,7 @@ def table_of_chunks(grads, buffer):
     return on_machine_of(buffer, np.array(rows, np.int64).reshape(-1, 4))
 
 
-def launches_3(grads, buffer, scale, kernel=gather_3, threads=256):
+def launches_2(grads, buffer, scale, kernel=gather_2, threads=256):
     chunks = table_of_chunks(grads, buffer)
     return [Launch(kernel, chunks.shape[0], threads, (chunks, scale))] if chunks.shape[0] else []
 
@@ -153,7 +132,7 @@ def launches_3(grads, buffer, scale, kernel=gather_3, threads=256):
 
 
 @cuda.jit(launch_bounds=(64, 16))
-def gather_4(chunks, scale):
+def gather_3(chunks, scale):
     c = cuda.blockIdx.x
     source, target, count = chunks[c, SOURCE], chunks[c, TARGET], chunks[c, COUNT]
     fours = count // 4 * 4 if chunks[c, ALIGNED] else 0
@@ -167,19 +146,15 @@ def gather_4(chunks, scale):
         store_float16(target + 2 * i, scale * load_float32(source + 4 * i))
 
 
-def launches_4(grads, buffer, scale):
-    return launches_3(grads, buffer, scale, gather_4, 64)
+def launches_3(grads, buffer, scale):
+    return launches_2(grads, buffer, scale, gather_3, 64)
 
 
-# In production, ``refopt/gpu/cast.py`` has the structure of gather_4, between any two dtypes and with eight elements in
+# In production, ``refopt/gpu/cast.py`` has the structure of gather_3, between any two dtypes and with eight elements in
 # flight in each thread; plain copies move bytes, 16 at a time, whatever their dtype (``refopt/gpu/words.py``).
 # ``refopt/gpu/coalesce.py`` lays out the buffer.
 
-RUNGS = {
-    "gather_0": launches_0, "gather_1": launches_1, "gather_2": launches_2, "gather_3": launches_3,
-    "gather_4": launches_4,
-}
-OTHER_BITS: tuple[str, ...] = ()  # all rungs match the reference bit for bit
+RUNGS = {"gather_0": launches_0, "gather_1": launches_1, "gather_2": launches_2, "gather_3": launches_3}
 
 if __name__ == "__main__":
     from refopt.gpu.ladder import bench

@@ -39,12 +39,12 @@ A copy reaches 4275 GB/s; a small model may gain from the L2 cache.
 import numpy as np
 
 from refopt.gpu import cuda
-from refopt.gpu.cuda import Launch, address, multiprocessors, on_machine_of
-from refopt.gpu.ladder.adam import sqrt
+from refopt.gpu.cuda import Launch, multiprocessors, on_machine_of
+from refopt.gpu.ladder import adam
+from refopt.gpu.ladder.adam import ALIGNED, ONE, START, STOP, TENSOR, ZERO, sqrt
 from refopt.gpu.vectors import load4_float32, load_float32
 
 TILE, LANES, ROWS = 1024, 256, 4  # elements of a tile; those of a row; rows
-ZERO, ONE = np.float32(0), np.float32(1)  # a Python number would be a double in the compiled kernel
 NORM, FACTOR = range(2)  # indices in the result
 
 
@@ -78,37 +78,51 @@ def finish_total(total, out, max_norm, epsilon):
 
 def launches_0(grads, out, numbers, kernel=norm_0):
     """A launch for each tensor, then one of a single thread."""
-    total = on_machine_of(out, np.zeros(1, np.float32))
+    total = zeros(out, 1)
     most = 8 * multiprocessors(out)  # blocks: eight for each multiprocessor
     blocks = [Launch(kernel, min(-(-g.size // 256), most), 256, (g, total)) for g in grads if g.size]
     return [*blocks, Launch(finish_total, 1, 1, (total, out, *numbers))]
 
 
+def zeros(like, shape, dtype=np.float32):
+    """An array of zeros on the same machine as ``like``."""
+    return on_machine_of(like, np.zeros(shape, dtype))
+
+
 # One sum of each block first.
+
+
+@cuda.jit(device=True)
+def join_lanes(shared):
+    """The threads of a block join the 256 numbers of each row, by a tree: the first of a row becomes its sum."""
+    t, distance = cuda.threadIdx.x, 1
+    while distance < LANES:
+        # A thread reads sums that others have written in the previous round. At the barrier all threads of the block
+        # wait for each other, so all of them must reach it: it is outside the condition.
+        cuda.syncthreads()
+        # Neighbours first: 0 adds 1, 2 adds 3, and so on; then 0 adds 2, 4 adds 6. The first threads have work, not
+        # every second one, so whole warps have none and skip the addition.
+        lane = 2 * distance * t
+        if lane < LANES:
+            for row in range(shared.shape[0]):
+                shared[row, lane] += shared[row, lane + distance]
+        distance *= 2
 
 
 @cuda.jit
 def norm_1(g, total):
     # Memory that the threads of a block share, on the multiprocessor itself: some 30 cycles away; global memory is 600
     # away.
-    shared = cuda.shared.array(256, np.float32)
-    t = cuda.threadIdx.x
+    t, shared = cuda.threadIdx.x, cuda.shared.array((1, LANES), np.float32)
     x = ZERO
     for i in range(cuda.grid(1), g.size, cuda.gridsize(1)):
         x += g[i] * g[i]
-    shared[t] = x
-    half = 128
-    while half > 0:
-        # Without this barrier a thread could read a sum that another has not written yet. All threads of the block must
-        # reach it, so it is outside the condition.
-        cuda.syncthreads()
-        if t < half:
-            shared[t] += shared[t + half]
-        half //= 2
+    shared[0, t] = x
+    join_lanes(shared)
     # Atomics on one address wait for each other, so there is one per block, not per thread. But blocks, too, finish in
     # any order.
     if t == 0:
-        cuda.atomic.add(total, 0, shared[0])
+        cuda.atomic.add(total, 0, shared[0, 0])
 
 
 def launches_1(grads, out, numbers):
@@ -122,92 +136,74 @@ def launches_1(grads, out, numbers):
 def norm_2(g, sums):
     # A block takes a tile, and a thread one lane of it. The order in which blocks run no longer matters: each sum has
     # its own place, and does not depend on other blocks.
-    shared = cuda.shared.array(256, np.float32)
-    t, start = cuda.threadIdx.x, cuda.blockIdx.x * TILE
+    t, shared = cuda.threadIdx.x, cuda.shared.array((1, LANES), np.float32)
+    start = cuda.blockIdx.x * TILE
     x = ZERO
-    for row in range(ROWS):
-        i = start + LANES * row + t
-        if i < g.size:
-            x += g[i] * g[i]
-    shared[t] = x
-    distance = 1
-    while distance < LANES:
-        cuda.syncthreads()
-        # Neighbours first: lane 0 adds 1, 2 adds 3; then 0 adds 2, 4 adds 6.
-        if t % (2 * distance) == 0:
-            shared[t] += shared[t + distance]
-        distance *= 2
-    if t == 0:
-        sums[cuda.blockIdx.x] = shared[0]
+    for i in range(start + t, min(start + TILE, g.size), LANES):
+        x += g[i] * g[i]
+    shared[0, t] = x
+    join_lanes(shared)
+    if t == 0:  # the thread that has computed the last sum
+        sums[0, cuda.blockIdx.x] = shared[0, 0]
 
 
 @cuda.jit(device=True)
 def join(sums, first, count):
-    """A block joins consecutive sums by the tree, neighbours first. The result replaces the first of them."""
-    while count > 1:
-        parents = (count + 1) // 2
-        for base in range(0, parents, cuda.blockDim.x):
-            k = base + cuda.threadIdx.x
-            x = ZERO
-            if k < parents:
-                x = sums[first + 2 * k]
-                if 2 * k + 1 < count:
-                    x += sums[first + 2 * k + 1]
-            # Other threads have read above what a thread overwrites below, so all must have read before any writes. And
-            # all must have written before the next round reads.
-            cuda.syncthreads()
-            if k < parents:
-                sums[first + k] = x
-            cuda.syncthreads()
-        count = parents
+    """One block joins consecutive sums of each row by the tree. The result replaces the first of them."""
+    distance = 1
+    while distance < count:
+        for k in range(2 * distance * cuda.threadIdx.x, count - distance, 2 * distance * cuda.blockDim.x):
+            for row in range(sums.shape[0]):
+                sums[row, first + k] += sums[row, first + k + distance]
+        cuda.syncthreads()  # within the block, a barrier also orders accesses to global memory
+        distance *= 2
 
 
 @cuda.jit
 def join_2(sums, roots, tensor):
-    join(sums, 0, sums.size)
+    join(sums, 0, sums.shape[1])
     if cuda.threadIdx.x == 0:
-        roots[tensor] = sums[0]
+        roots[0, tensor] = sums[0, 0]
 
 
 @cuda.jit
 def finish_roots(roots, out, max_norm, epsilon):
-    join(roots, 0, roots.size)
+    join(roots, 0, roots.shape[1])
     if cuda.threadIdx.x == 0:
-        finish(roots[0], out, max_norm, epsilon)
+        finish(roots[0, 0], out, max_norm, epsilon)
 
 
 def launches_2(grads, out, numbers):
     """Two launches for each tensor, and one for all: a launch sees everything that the previous one has written."""
-    roots, launches = on_machine_of(out, np.zeros(len(grads), np.float32)), []
+    roots, launches = zeros(out, (1, len(grads))), []
     for tensor, g in enumerate(grads):
-        sums = on_machine_of(out, np.zeros(max(1, -(-g.size // TILE)), np.float32))  # 0 of a tensor without elements
-        launches += [Launch(norm_2, sums.size, LANES, (g, sums)), Launch(join_2, 1, 256, (sums, roots, tensor))]
+        sums = zeros(out, (1, max(1, -(-g.size // TILE))))  # 0 of a tensor without elements
+        launches += [Launch(norm_2, sums.shape[1], LANES, (g, sums)), Launch(join_2, 1, 256, (sums, roots, tensor))]
     return [*launches, Launch(finish_roots, 1, 256, (roots, out, *numbers))]
 
 
 # All tensors in one launch, a warp to a tile.
 
-# The tensors are cut into chunks of 16 tiles, and a block takes one chunk of any tensor. Tables on the device describe
-# the chunks.
+# A launch costs some microseconds, and a small tensor leaves most multiprocessors idle. So the tensors are cut into
+# chunks of 8 tiles, and a block of 8 warps takes one chunk of any tensor; tables on the device have its addresses. As
+# chunks are aligned runs of 2**3 tiles, a block can join the sums of its own tiles: they are a subtree of the tree.
 
-CHUNK = 16 * TILE
-THREADS = 128  # of a block: four warps
+TILES = 8  # of a chunk
+CHUNK, THREADS = TILES * TILE, 32 * TILES
 WARP = 0xFFFFFFFF  # the mask of a shuffle in which all 32 threads of a warp take part
-TENSOR, START, STOP, SLOT, ALIGNED = range(5)  # columns of the table of chunks; SLOT is the place of the first sum
-FIRST, COUNT, CHUNKS = range(3)  # rows of the table of tensors: the first sum, and how many sums and chunks
+FIRST, COUNT = range(2)  # rows of the table of tensors: the first chunk, how many there are
 ZEROS = ZERO, ZERO, ZERO, ZERO
 
 
 @cuda.jit(device=True)
-def some(array, i, stop):
-    """Four elements, loaded one by one, and 0 for those beyond the end. The address of the array is in bytes."""
-    at = array + 4 * i
-    return (
-        load_float32(at) if i < stop else ZERO,
-        load_float32(at + 4) if i + 1 < stop else ZERO,
-        load_float32(at + 8) if i + 2 < stop else ZERO,
-        load_float32(at + 12) if i + 3 < stop else ZERO,
-    )
+def one(array, i, stop):
+    """An element, and 0 beyond the end. The address of the array is in bytes."""
+    return load_float32(array + 4 * i) if i < stop else ZERO
+
+
+@cuda.jit(device=True)
+def four(array, i, stop):
+    return one(array, i, stop), one(array, i + 1, stop), one(array, i + 2, stop), one(array, i + 3, stop)
 
 
 @cuda.jit(device=True)
@@ -248,56 +244,69 @@ def tile_squares(g, first, stop, aligned):
     else:
         for row in range(ROWS):
             k = i + LANES * row
-            low, high = add_squares(low, some(g, k, stop)), add_squares(high, some(g, k + 128, stop))
+            low, high = add_squares(low, four(g, k, stop)), add_squares(high, four(g, k + 128, stop))
     return lane_tree(low, high)
 
 
 @cuda.jit(device=True)
-def chunk_sums(c, addresses, chunks, sums):
-    """Store the sums of a chunk's tiles in their places."""
-    g, start, stop = addresses[chunks[c, TENSOR]], chunks[c, START], chunks[c, STOP]
+def chunk_squares(c, row, addresses, chunks, shared):
+    """Each warp of a block sums the squares of its tile, of the tensors in a row of addresses, into that of shared."""
     warp = cuda.threadIdx.x // 32
-    for first in range(start + warp * TILE, stop, cuda.blockDim.x // 32 * TILE):
-        x = tile_squares(g, first, stop, chunks[c, ALIGNED])
-        if cuda.threadIdx.x % 32 == 0:
-            sums[chunks[c, SLOT] + (first - start) // TILE] = x
+    # A warp whose tile is beyond the end contributes 0, like a missing neighbour.
+    first = chunks[c, START] + TILE * warp
+    x = tile_squares(addresses[row, chunks[c, TENSOR]], first, chunks[c, STOP], chunks[c, ALIGNED])
+    if cuda.threadIdx.x % 32 == 0:
+        shared[row, warp] = x
 
 
-@cuda.jit(launch_bounds=(THREADS, 6))
+@cuda.jit(device=True)
+def join_tiles(shared, c, sums):
+    """The first thread of a block joins the sums of its warps, in each row, and stores those of the chunk."""
+    cuda.syncthreads()
+    if cuda.threadIdx.x == 0:
+        for row in range(shared.shape[0]):
+            low = (shared[row, 0] + shared[row, 1]) + (shared[row, 2] + shared[row, 3])
+            sums[row, c] = low + ((shared[row, 4] + shared[row, 5]) + (shared[row, 6] + shared[row, 7]))
+
+
+@cuda.jit(device=True)
+def chunk_sum(c, addresses, chunks, sums):
+    shared = cuda.shared.array((1, TILES), np.float32)
+    chunk_squares(c, 0, addresses, chunks, shared)
+    join_tiles(shared, c, sums)
+
+
+# Launch bounds: threads of a block, and how many blocks must fit on a multiprocessor. They decide how its 65,536
+# registers are divided, here 80 per thread. More registers allow a thread more loads in flight; more blocks (occupancy)
+# also have more loads in flight. Each comes at the other's expense.
+
+
+@cuda.jit(launch_bounds=(THREADS, 3))
 def norm_3(addresses, chunks, sums):
-    chunk_sums(cuda.blockIdx.x, addresses, chunks, sums)
+    chunk_sum(cuda.blockIdx.x, addresses, chunks, sums)
 
 
 @cuda.jit
 def join_3(tensors, sums, roots):
     tensor = cuda.blockIdx.x
-    first, count = tensors[FIRST, tensor], tensors[COUNT, tensor]
-    join(sums, first, count)
+    first = tensors[FIRST, tensor]
+    join(sums, first, tensors[COUNT, tensor])
     if cuda.threadIdx.x == 0:
-        roots[tensor] = sums[first] if count > 0 else ZERO
+        roots[0, tensor] = sums[0, first]
 
 
-def tables(grads):
-    """Addresses, chunks, tensors, and room for the sums of all tiles and of all tensors, on the device.
-
-    A tensor without elements gets a chunk without tiles; its block writes a sum of 0.
-    """
-    addresses = np.array([address(g) for g in grads], np.int64)
-    counts = np.array([-(-g.size // TILE) for g in grads])
-    firsts = np.cumsum(counts) - counts
-    chunks = [
-        (tensor, start, min(start + CHUNK, g.size), firsts[tensor] + start // TILE, addresses[tensor] % 16 == 0)
-        for tensor, g in enumerate(grads) for start in range(0, max(1, g.size), CHUNK)
-    ]
-    tensors = np.array([firsts, counts, [max(1, -(-g.size // CHUNK)) for g in grads]], np.int64)
-    scratch = np.zeros(max(1, counts.sum()), np.float32), np.zeros(len(grads), np.float32)
-    host = addresses, np.array(chunks, np.int64).reshape(-1, 5), tensors, *scratch
-    return [on_machine_of(grads[0], table) for table in host]
+def tables(lists, rows, least=0):
+    """The tables, and room for as many rows of sums of chunks, on the device."""
+    addresses, chunks = adam.tables(*lists, chunk=CHUNK, least=least)
+    counts = np.array([-(-max(x.size, least) // CHUNK) for x in lists[0]])
+    tensors = on_machine_of(chunks, np.array([np.cumsum(counts) - counts, counts]))
+    return addresses, chunks, tensors, zeros(chunks, (rows, chunks.shape[0]))
 
 
 def launches_3(grads, out, numbers):
-    """One launch for the tiles, one for the tensors, one for all."""
-    addresses, chunks, tensors, sums, roots = tables(grads)
+    """One launch for the tiles, one for the tensors, one for all. A tensor without elements has a chunk, of sum 0."""
+    addresses, chunks, tensors, sums = tables([grads], 1, 1)
+    roots = zeros(out, (1, len(grads)))
     return [
         Launch(norm_3, chunks.shape[0], THREADS, (addresses, chunks, sums)),
         Launch(join_3, len(grads), 256, (tensors, sums, roots)),
@@ -328,23 +337,29 @@ def is_last(counters, tensor, count):
     return last[0] != 0
 
 
-@cuda.jit(launch_bounds=(THREADS, 6))
+@cuda.jit(device=True)
+def join_last(tensor, tensors, counters, sums):
+    """The last block of a tensor joins its sums; its first thread gets the place of the result, all others -1."""
+    first, count = tensors[FIRST, tensor], tensors[COUNT, tensor]
+    if is_last(counters, tensor, count):
+        join(sums, first, count)
+        if cuda.threadIdx.x == 0:
+            return first
+    return -1
+
+
+@cuda.jit(launch_bounds=(THREADS, 3))
 def norm_4(addresses, chunks, tensors, sums, roots, counters):
     c = cuda.blockIdx.x
-    tensor = chunks[c, TENSOR]
-    chunk_sums(c, addresses, chunks, sums)
-    cuda.syncthreads()  # all warps of this block have written
-    if is_last(counters, tensor, tensors[CHUNKS, tensor]):
-        join(sums, tensors[FIRST, tensor], tensors[COUNT, tensor])
-        if cuda.threadIdx.x == 0:
-            roots[tensor] = sums[tensors[FIRST, tensor]] if tensors[COUNT, tensor] > 0 else ZERO
+    chunk_sum(c, addresses, chunks, sums)  # which the first thread writes
+    first = join_last(chunks[c, TENSOR], tensors, counters, sums)
+    if first >= 0:
+        roots[0, chunks[c, TENSOR]] = sums[0, first]
 
 
 def launches_4(grads, out, numbers):
-    addresses, chunks, tensors, sums, roots = tables(grads)
-    counters = on_machine_of(out, np.zeros(len(grads), np.uint32))
-    args = addresses, chunks, tensors, sums, roots, counters
-    return [Launch(norm_4, chunks.shape[0], THREADS, args), Launch(finish_roots, 1, 256, (roots, out, *numbers))]
+    args = *tables([grads], 1, 1), zeros(out, (1, len(grads))), zeros(out, len(grads), np.uint32)
+    return [Launch(norm_4, args[1].shape[0], THREADS, args), Launch(finish_roots, 1, 256, (args[4], out, *numbers))]
 
 
 # In production, ``refopt/gpu/gradient_check.py`` has the structure of norm_4. It also looks for inf and NaN, which

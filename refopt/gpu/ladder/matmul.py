@@ -21,7 +21,7 @@ Versions:
     matmul_2    tiles in registers: a thread has 16 elements, and uses each number that it fetches for four of them
     matmul_3    tensor cores: ``mma.sync``, with fragments straight from global memory
     matmul_4    fragments by ``ldmatrix`` from tiles in shared memory    ``kernel`` of ``refopt/gpu/matmul.py``
-    matmul_5    stages: ``cp.async`` fetches tiles while others are multiplied    ``staged`` of the same
+    matmul_5    stages: ``cp.async`` fetches tiles while others are multiplied    the same, with stages
     matmul_6    the tiles above the diagonal are mirrored, not computed    ``merged`` of ``refopt/gpu/products.py``
     matmul_7    all matrices in one launch, by a table of tiles    the same
     matmul_8    Hopper's ``wgmma``; one thread loads, by tensor maps    ``refopt/gpu/warpgroup_products.py``
@@ -230,7 +230,7 @@ def launches_3(xs, outs, shapes):
 
 def launches_4(xs, outs, shapes):
     return [
-        launch._replace(kernel=matmul.kernel("bfloat16", False, True, "rounded"), args=(x, x, *launch.args[2:]))
+        launch._replace(kernel=matmul.kernel("bfloat16", False, True, "bfloat16", False), args=(x, x, *launch.args[2:]))
         for x, launch in zip(xs, launches_5(xs, outs, shapes), strict=True)
     ]
 
@@ -299,7 +299,6 @@ RUNGS = {
 }
 HOPPER = {"matmul_8": launches_8}
 PLAIN = "matmul_0", "matmul_1", "matmul_2"  # of fp32; the others of bf16
-OTHER_BITS: tuple[str, ...] = ()  # all rungs match the reference bit for bit
 
 if __name__ == "__main__":
     from refopt.gpu.ladder import bench

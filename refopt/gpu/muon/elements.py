@@ -17,17 +17,18 @@ import numpy as np
 from refopt.checks.dtypes import SIZES, arithmetic
 from refopt.cpu.muon import MUON
 from refopt.cpu.reduce import TILE
-from refopt.gpu import remainder, vectors
+from refopt.gpu import remainder
 from refopt.gpu.gate import gate
 from refopt.gpu.instructions import sqrt
 from refopt.gpu.kernels import Kernel, factory, kernel
 from refopt.gpu.muon.matrices import FIRST_X, INNER, INNER_STRIDE, LAST_X, LOOKAHEAD, OF_TENSOR, OFFSET, OUTER_STRIDE
 from refopt.gpu.norms import NORM_BOUNDS, UPDATE_BOUNDS
-from refopt.gpu.products import padded_size
+from refopt.gpu.products import padded
 from refopt.gpu.rows import OFFSETS, ROW, WHOLE, Slots, access, of_warp, own
 from refopt.gpu.tables import ALIGNED, START, STOP, TENSOR
 from refopt.gpu.target import cuda, device_function
 from refopt.gpu.tiles import chunk_sums, tile_sums
+from refopt.gpu.vectors import load_of, store_of
 
 PARAMS, GRADS, VELOCITIES, MASTERS = range(4)  # rows of the addresses
 LR, MU, DECAY, EPSILON, ITERATIONS, RESCALE = range(6)  # rows of the hyperparameters
@@ -43,12 +44,7 @@ def index_of(place, n):
 @device_function
 def index_of_x(inner, n):
     """The same in the memory of the iterations, where rows are `padded`."""
-    return n // inner * padded_size(inner) + n % inner
-
-
-def one_access(dtype: str) -> tuple[Callable, Callable]:
-    """Load and store of one element."""
-    return getattr(vectors, f"load_{dtype}"), getattr(vectors, f"store_{dtype}")
+    return n // inner * padded(inner) + n % inner
 
 
 @factory
@@ -58,7 +54,7 @@ def momentum_kernel(dtypes: tuple, use_nesterov: bool, average: bool, factor: st
     of_g, of_v, of_u = dtypes[GRADS], dtypes[VELOCITIES], np.dtype(real).name
     g_size, v_size, u_size, one = SIZES[of_g], SIZES[of_v], SIZES[of_u], real(1)
     (load8_g, _), (load8_v, store8_v), (_, store8_u) = (access(x, real) for x in (of_g, of_v, of_u))
-    (load_g, _), (load_v, store_v), (_, store_u) = (one_access(x) for x in (of_g, of_v, of_u))
+    load_g, load_v, store_v, store_u = load_of(of_g), load_of(of_v), store_of(of_v), store_of(of_u)
     found, factor_of = gate(real, factor)
 
     @device_function
@@ -125,7 +121,7 @@ def normalize_kernel(real: Any, compute: str, chunk_tiles: int) -> Kernel:
     """The second launch, a block for each tile: x = u / norm, rounded."""
     wide = np.dtype(real).name
     load8_u, store8_x = access(wide, real).load, access(compute, real).store
-    load_u, store_x, u_size, x_size = one_access(wide)[0], one_access(compute)[1], SIZES[wide], SIZES[compute]
+    load_u, store_x, u_size, x_size = load_of(wide), store_of(compute), SIZES[wide], SIZES[compute]
 
     @device_function
     def normalize(u_at, x_at, inner, i, stop, whole, norm):
@@ -161,8 +157,8 @@ def one_exact(param: str, master: str | None) -> tuple[Callable, Callable]:
     """Load and store of one exact parameter, by the addresses of parameter and master or remainder."""
     if master == "uint16":
         return remainder.load_joined, remainder.store_joined
-    load_exact, store_exact = one_access(master or param)
-    store_rounded, has_master = one_access(param)[1], master is not None
+    exact, has_master = master or param, master is not None
+    load_exact, store_exact, store_rounded = load_of(exact), store_of(exact), store_of(param)
 
     @device_function
     def load_param(param_at, master_at):
@@ -183,7 +179,7 @@ def update_kernel(dtypes: tuple, compute: str, factor: str | None, chunk_tiles: 
     slots, param, master = Slots(MUON, dtypes), dtypes[PARAMS], dtypes[MASTERS]
     real: Any = slots.real
     load8_p, store8_p = slots.load(["params"]), slots.store({"params": 0, "stored_params": 0})
-    (load_p, store_p), load8_x, load_x = one_exact(param, master), access(compute, real).load, one_access(compute)[0]
+    (load_p, store_p), load8_x, load_x = one_exact(param, master), access(compute, real).load, load_of(compute)
     p_size, x_size, m_size, one = SIZES[param], SIZES[compute], 2 if master == "uint16" else 4, real(1)
     found, _ = gate(real, factor)
 

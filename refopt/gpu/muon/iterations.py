@@ -38,9 +38,8 @@ def are_large(rows: Sequence[products.Product]) -> bool:
 def _launch(machine: Device, work: Workspace, n: int, which: int, compute: str) -> tuple:
     """Kernel, blocks, threads, tables and mode of one of the three products of iteration n."""
     rows, kind = work.products(n)[which], (which == 0, which < 2, which > 0)  # square, symmetric, adds
-    most = None
+    height, width, most = matmul.TILE, matmul.TILE, None
     if compute not in MMA:
-        height = width = matmul.TILE
         kernel, threads, mode = plain_products.merged(compute, *kind), plain_products.THREADS, "whole"
     elif work.mapped and are_large(rows):
         height, width = warpgroup_products.HEIGHT, warpgroup_products.layout_of(kind[1]).width
@@ -48,7 +47,6 @@ def _launch(machine: Device, work: Workspace, n: int, which: int, compute: str) 
         kernel, threads, mode = warpgroup_products.merged(compute, *kind), warpgroup_products.THREADS, ""
         most = machine.properties.multiprocessors
     else:
-        height = width = matmul.TILE
         kernel, threads, mode = products.merged(compute, *kind), matmul.THREADS, "whole"
     tiles = products.tiles(rows, kind[1], height, width)
     grid = len(tiles[:most])

@@ -14,7 +14,7 @@ import numpy as np
 
 from refopt.checks.dtypes import SIZES
 from refopt.cpu.blocks import Cut
-from refopt.gpu.arrays import describer
+from refopt.gpu.cuda import address
 from refopt.gpu.products import Product, padded
 from refopt.gpu.runtime import Device
 
@@ -84,7 +84,7 @@ class Workspace:
         size, wide_size = SIZES[compute], np.dtype(real).itemsize
         self.lookaheads = machine.empty((int(firsts[-1]),), real)
         self.memory = machine.to_device(np.zeros(int(starts[-1]), np.uint16 if size == 2 else compute))
-        base, wide = (describer(machine.name)(x, "workspace").address for x in (self.memory, self.lookaheads))
+        base, wide = address(self.memory), address(self.lookaheads)
         self._places = (base + size * starts[:-1]).reshape(4, -1).tolist()
         self.mapped = machine.warpgroups and size == 2
         self._machine: Any = machine
@@ -97,8 +97,7 @@ class Workspace:
             [(m.outer, m.inner) for m in self.matrices], [(m.small, m.small) for m in self.matrices]))
         addresses = [address for of in self._places for address in of]
         self._kept = self._machine.tensor_maps(addresses, [*whole, *whole, *square, *square])
-        first = describer(self._machine.name)(self._kept, "tensor maps").address
-        return (first + 128 * np.arange(len(addresses))).reshape(4, -1).tolist()
+        return (address(self._kept) + 128 * np.arange(len(addresses))).reshape(4, -1).tolist()
 
     def table(self, iterations: int) -> np.ndarray:
         """The table of matrices, a row for each, with the columns above; x moves between two addresses."""

@@ -71,6 +71,12 @@ class Expected:
             ratio = np.where(inside, np.minimum(ratio, 1.0), np.maximum(ratio, 1 + 2.0**-20))
         return np.where(np.isfinite(self.error), ratio, np.nan)
 
+    def ratio_without_inputs(self, got: np.ndarray) -> float:
+        """The largest error over the bound for code that rounds its numbers."""
+        off = abs((got.astype(np.float64) - self.value) - self.rest)
+        with np.errstate(all="ignore"):
+            return float(np.nanmax(np.where(off == 0, 0.0, off / (self.error - self.inputs))))
+
 
 def _shaped(values: Any, like: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Flat values in the shape and the memory order of an array."""

@@ -7,23 +7,26 @@ from functools import partial
 from os import PathLike
 from typing import Any
 
+import numpy as np
+
 from refopt.checks.arguments import chosen, mapped, number, whole
 from refopt.checks.arguments import names as list_of_names
-from refopt.checks.dtypes import SIZES, lacking
+from refopt.checks.dtypes import lacking
 from refopt.oracle.broken import Broken, Crashed, Misconduct, Skipped
-from refopt.oracle.checking import DEADLINE, where_steps_run
+from refopt.oracle.checking import DEADLINE, dtypes_of, where_steps_run
 from refopt.oracle.comparison.bounded import within_bound
-from refopt.oracle.comparison.data import PARTS, Data, every
+from refopt.oracle.comparison.data import PARTS, Part, every
 from refopt.oracle.comparison.recorded import Recorded, Recorder
 from refopt.oracle.comparison.report import Compared
 from refopt.oracle.differing import shown
-from refopt.oracle.exact.cases import has
+from refopt.oracle.exact.cases import Outcome, has
 from refopt.oracle.exceptions import reasons
 from refopt.oracle.item import SKIPPED, Item
 from refopt.oracle.laws import Law, Try
-from refopt.oracle.running import Outcome, Running
-from refopt.oracle.subject import Optimizer
-from refopt.oracle.subjects import optimizer_of
+from refopt.oracle.running import Data
+from refopt.oracle.subject import Subject
+from refopt.oracle.subjects import subject_of
+from refopt.oracle.trial import Trial
 from refopt.oracle.trying import Tried
 
 BITS, MEASURED, BOUND = "bits", "measured", "bound"
@@ -94,15 +97,14 @@ def compare(
         first = Recorded(a) if isinstance(a, str | PathLike) else _optimizer(a, common, of_each[0], ran, notes)
         second = _optimizer(b, common, of_each[1], ran, notes)
         usual = [x for x in first.dtypes if x in second.dtypes]
-        tried = list_of_names("compare: dtypes", usual if dtypes is None else dtypes)
-        tried = tuple(chosen(f"compare: dtypes[{i}]", x, SIZES) for i, x in enumerate(tried))
+        tried = dtypes_of(dtypes, usual, "compare")
         seed = whole("compare: seed", getattr(first, "seed", 0) if seed is None else seed, least=0)
         for k, dtype in enumerate(tried):
             if why := lacking(dtype):
                 items += [Item(part, dtype, PARTS[part], SKIPPED, why, lacks=True) for part in wanted]
                 continue
-            trial = Running(second, dtype, seed, exact=exact, tolerance=tolerance)
-            other = first if isinstance(first, Recorded) else Running(first, dtype, seed, exact=True, tolerance=None)
+            trial = Trial(None, second, dtype, seed, tolerance=tolerance, exact=exact)
+            other = first if isinstance(first, Recorded) else Trial(None, first, dtype, seed, exact=True)
             if progress is not None:
                 progress(k, len(tried), dtype)
             items += _of_dtype(other, trial, dtype, wanted)
@@ -139,28 +141,27 @@ def record(
     with contextlib.ExitStack() as stack:
         ran = {"process": process, "deadline": deadline, "stack": stack}
         optimizer = _optimizer(subject, common, options, ran, {})
-        tried = list_of_names("record: dtypes", optimizer.dtypes if dtypes is None else dtypes)
-        tried = tuple(chosen(f"record: dtypes[{i}]", x, SIZES) for i, x in enumerate(tried))
+        tried = dtypes_of(dtypes, optimizer.dtypes, "record")
         recorder = Recorder(optimizer.name, [x for x in tried if has(x)], seed)
         for dtype in filter(has, tried):
-            trial = Running(optimizer, dtype, seed, exact=True, tolerance=None)
+            trial = Trial(None, optimizer, dtype, seed, exact=True)
             trial.settle()
-            for data in every(trial):
+            for part in every(trial):
                 try:
-                    recorder.add(dtype, data, _outcome(trial, data))
+                    recorder.add(dtype, part, _outcome(trial, part))
                 except (Skipped, Broken) as error:
-                    recorder.add(dtype, data, None, str(error))
+                    recorder.add(dtype, part, None, str(error))
     recorder.save(file)
 
 
 def _optimizer(
     subject: Any, common: Mapping[str, Any], options: Mapping[str, Any], ran: Mapping[str, Any], notes: dict[str, None]
-) -> Optimizer:
+) -> Subject:
     """An optimizer that runs as ``ran`` says; adds a note if it cannot."""
     from refopt.oracle.process import in_process  # which imports much of the standard library
 
     named = {**common, "options": options, "where": "compare"}
-    optimizer, remarks = in_process(optimizer_of, None, subject, **ran, **named)
+    optimizer, remarks = in_process(subject_of, None, subject, **ran, **named)
     notes |= dict.fromkeys(remarks)
     return optimizer
 
@@ -171,67 +172,65 @@ def _within(within: Any) -> tuple[bool, float | None]:
     return False, number("compare: within", within, 0, finite=True)
 
 
-def _of_dtype(first: Any, second: Running, dtype: str, wanted: Iterable[str]) -> list[Item]:
+def _of_dtype(first: Any, second: Trial, dtype: str, wanted: Iterable[str]) -> list[Item]:
     """Every case of a dtype."""
     second.settle()
-    tried, cases = Tried(second), [*every(second)]
-    for part in wanted:
+    tried, parts = Tried(second), [*every(second)]
+    for id_ in wanted:
         tries = [
             Try(x.label, lambda x=x: x, partial(_same, first, second))  # type: ignore[misc]
-            for x in cases if x.part == part
+            for x in parts if x.id == id_
         ]
-        tried.law(Law(part, PARTS[part], "", lambda trial: ()), tries, "")
+        tried.law(Law(id_, PARTS[id_], "", lambda trial: ()), tries, "")
     for k, failure in tried.failures:
         if not isinstance(failure.broken, Crashed):
-            data: Any = failure.case
-            tried.items[k] = tried.items[k]._replace(example=_smaller(first, second, data))
+            tried.items[k] = tried.items[k]._replace(example=_smaller(first, second, failure.case))
     return tried.items
 
 
-def _outcome(trial: Running, data: Data) -> Outcome:
-    """The results of a case."""
-    return trial.after(*data.placed())
+def _outcome(trial: Trial, part: Part) -> Outcome:
+    """The results of a case, in new arrays."""
+    return trial.run(part.data.each(part.place))
 
 
-def _same(first: Any, second: Running, data: Data) -> None:
+def _same(first: Any, second: Trial, part: Part) -> None:
     """Raise `Broken` if the two differ, or one of them fails."""
     if isinstance(first, Recorded):
         try:
-            came, name = first.outcome(second.dtype, data), first.name
+            came, name = first.outcome(second.dtype, part), first.name
         except NotImplementedError as error:
             raise Skipped(str(error)) from None
     else:
         name = first.subject.name
         try:
-            came = _outcome(first, data)
+            came = _outcome(first, part)
         except Crashed:
             raise
         except Broken as broken:
             try:
-                _outcome(second, data)
+                _outcome(second, part)
             except Crashed:
                 raise
             except Broken:
                 raise Skipped(f"both fail: {broken}") from None
             raise Misconduct(f"the first fails, and the second does not: {broken}") from None
-    second.same(came, _outcome(second, data), f"as in {name}", data.params)
+    second.same(came, _outcome(second, part), f"as in {name}", part.data)
 
 
-def _smaller(first: Any, second: Running, data: Data) -> str:
-    """The smallest part of a case that still differs: an element or a tensor; "" for a record."""
-    if isinstance(first, Recorded) or sum(x.size for x in data.params) > MOST:
+def _smaller(first: Any, second: Trial, part: Part) -> str:
+    """The first element of a case that differs alone, too; "" for a record, or matrices."""
+    data = part.data
+    if isinstance(first, Recorded) or second.axes > 1 or sum(x.size for x in data.params) > MOST:
         return ""
     for i, x in enumerate(data.params):
-        for elements in ([k] for k in range(min(x.size, 64))):
-            if second.axes > 1:
-                break
-            one = data.of(i, elements)
+        for k in range(min(x.size, 64)):
+            one = part._replace(data=data.only([i]).each(partial(np.take, indices=[k])))
             try:
                 _same(first, second, one)
             except Skipped:
                 continue
             except Broken as broken:
-                return _told(one, broken)
+                return _told(one.data, broken)
     return ""
 
 

@@ -11,8 +11,9 @@ import numpy as np
 import refopt
 from refopt.checks.dtypes import numpy_dtype
 from refopt.checks.files import replaced
-from refopt.oracle.comparison.data import Data
-from refopt.oracle.running import Outcome
+from refopt.oracle.comparison.data import Part
+from refopt.oracle.exact.cases import Outcome
+from refopt.oracle.running import Data, by_slot
 
 SCHEMA = "refopt.record/1"
 
@@ -39,18 +40,18 @@ class Recorded:
         self.name, self.dtypes, self.seed = index["subject"], index["dtypes"], index["seed"]
         self.cases: dict[str, Any] = index["cases"]
 
-    def outcome(self, dtype: str, data: Data) -> Outcome:
+    def outcome(self, dtype: str, part: Part) -> Outcome:
         """The recorded results of a case; raises NotImplementedError if there are none."""
-        key = f"{dtype}/{data.part}/{data.label}"
+        key = f"{dtype}/{part.id}/{part.label}"
         case = self.cases.get(key)
-        if case is None or case["of"] != digest(data):
+        if case is None or case["of"] != digest(part.data):
             raise NotImplementedError("not recorded" if case is None else "recorded by another version on other data")
         if case["why"]:
             raise NotImplementedError(f"not recorded: {case['why']}")
-        params = [self._array(f"{key}/{i}/params", dtype) for i in range(len(data.params))]
+        params = [self._array(f"{key}/{i}/params", dtype) for i in range(len(part.data))]
         states = [{name: self._array(f"{key}/{i}/state/{name}", kind) for name, kind in of.items()}
                   for i, of in enumerate(case["states"])]
-        return Outcome(params, states)
+        return by_slot(params, states)
 
     def _array(self, name: str, dtype: str) -> np.ndarray:
         x = self.arrays[name]
@@ -67,17 +68,17 @@ class Recorder:
         }
         self.arrays: dict[str, Any] = {}
 
-    def add(self, dtype: str, data: Data, came: Outcome | None, why: str = "") -> None:
+    def add(self, dtype: str, part: Part, came: Outcome | None, why: str = "") -> None:
         """Add a case with its results, or the reason for having none."""
-        key = f"{dtype}/{data.part}/{data.label}"
-        states: list[dict[str, str]] = []
-        for i, x in enumerate(came.params if came else ()):
-            self.arrays[f"{key}/{i}/params"] = _plain(x)
-        for i, of in enumerate(came.states if came else ()):
-            states.append({name: x.dtype.name for name, x in of.items()})
-            for name, x in of.items():
-                self.arrays[f"{key}/{i}/state/{name}"] = _plain(x)
-        self.index["cases"][key] = {"of": digest(data), "why": why, "states": states}
+        key = f"{dtype}/{part.id}/{part.label}"
+        states: list[dict[str, str]] = [{} for _ in part.data.params] if came else []
+        for name, arrays in (came or {}).items():
+            for i, x in enumerate(arrays):
+                if name != "params" and x is not None:
+                    states[i][name] = x.dtype.name
+                if x is not None:
+                    self.arrays[f"{key}/{i}/{'' if name == 'params' else 'state/'}{name}"] = _plain(x)
+        self.index["cases"][key] = {"of": digest(part.data), "why": why, "states": states}
 
     def save(self, path: str | PathLike) -> None:
         with replaced(path) as file:

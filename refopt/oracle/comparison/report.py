@@ -1,12 +1,16 @@
 """The result of a comparison."""
 
-from refopt.oracle.related import Related
+from typing import Any
+
+from refopt.oracle.report import Report
 
 
-class Compared(Related):
+class Compared(Report):
     """A `Report` on two implementations: its items are cases, its laws the parts of the comparison."""
 
-    RIGHT, BUT, WRONG = "no difference", "as expected", "DIFFERENT"
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(None, *given, **named)
+        self.right, self.but, self.is_wrong = "no difference", "as expected", "DIFFERENT"
 
     def _heading(self) -> str:
         return self.subject

@@ -1,7 +1,7 @@
 """A case that broke a law."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from refopt.oracle.broken import Broken
 from refopt.oracle.exact.cases import Case
@@ -12,7 +12,7 @@ class Failure(NamedTuple):
 
     law: str
     label: str
-    case: Case
+    case: Any
     broken: Broken
     holds: Callable[[Case], object]
 

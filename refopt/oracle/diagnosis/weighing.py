@@ -82,8 +82,9 @@ class Weighing:
         laws = {x.law for x in self.wrong}
         self.still = {law: [x for x in wrong if x.law == law] for law in {x.law for x in wrong} - laws}
         of_axes = [x for x in passed if any(p.ndim > 1 for p in x.params)]
-        self.right, self.passed = spread(right, FIRST), spread([x for x in passed if not _is_skipped(x)], RIGHT)
-        self.passed += spread(of_axes, OTHERS)
+        passed = [*spread([x for x in passed if not _is_skipped(x)], RIGHT), *spread(of_axes, OTHERS)]
+        self.right = spread(right, FIRST)
+        self.passed: list[Case | list[Tensor]] = [*passed]  # cases, or their right tensors once they are needed
         self.known: dict[tuple[int, int], tuple[Situation, Inputs | None]] = {}
 
     def _explanation(self, hypotheses: tuple[Hypothesis, ...]) -> Explanation | None:
@@ -160,8 +161,8 @@ class Weighing:
         yield from self.right
         for k, x in enumerate(self.passed):
             if isinstance(x, Case):
-                self.passed[k] = [t for t in tensors_of(self.trial, x) if not t.is_wrong]
-            yield from self.passed[k]
+                self.passed[k] = x = [t for t in tensors_of(self.trial, x) if not t.is_wrong]
+            yield from x
 
     def _scattered(self) -> bool:
         """Whether the parameters are off by another share of the update in each element, either way, as by rounding."""

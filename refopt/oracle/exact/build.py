@@ -1,12 +1,13 @@
-"""Seeded cases of normal values, made from sizes and dtypes."""
+"""Cases made from sizes and dtypes, with seeded normal values, or from numbers that are written out."""
 
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from refopt.catalog import Hyper, Routine
+from refopt.catalog import ROUTINES, Hyper, Routine, Slot
 from refopt.checks.arguments import chosen
-from refopt.checks.dtypes import numpy_dtype
+from refopt.checks.dtypes import arithmetic, numpy_dtype
 from refopt.cpu.remainder import split
 from refopt.oracle.exact.cases import Case, has, row
 
@@ -68,6 +69,59 @@ def make(
             slots[slot.name] = [(x if slot.signed else abs(x)).astype(dtype) for x in values]
     every = {name: values[0] for name, values in routine.choices.items()} | choices
     return Case(routine, slots, [step_of(routine)] if steps is None else steps, every)
+
+
+class Numbers(NamedTuple):
+    """The elements of an array: ``repeated`` numbers, element i times 1 + i / 1000, except ``at`` some indices."""
+
+    repeated: list[float]
+    at: tuple[tuple[int, float], ...] = ()
+
+    def array(self, size: int, dtype: str) -> np.ndarray:
+        """Flat, each element rounded once."""
+        with np.errstate(all="ignore"):
+            values = np.resize(np.array(self.repeated, float), size) * (1 + np.arange(size) / 1000)
+            for i, x in self.at:
+                values[i] = x
+            return (values % 2**16 if dtype == "uint16" else values).astype(numpy_dtype(dtype))
+
+
+class Tensor(NamedTuple):
+    """A tensor of a case. ``dtypes`` are those of p, g, states and master; ``order`` is that of its axes in memory.
+
+    ``numbers`` has the elements by slot; slots that it lacks are absent, such as a gradient or an optional state.
+    """
+
+    dtypes: tuple[str, ...]
+    shape: tuple[int, ...]
+    order: tuple[int, ...]
+    numbers: dict[str, Numbers]
+
+    def array(self, slot: Slot) -> np.ndarray | None:
+        """The array of a slot; a scalar has the shape () if the tensor has."""
+        if slot.name not in self.numbers:
+            return None
+        if slot.scalar:
+            return self.numbers[slot.name].array(1, np.dtype(arithmetic(self.dtypes[0])).name).reshape(self.shape and 1)
+        dtype = self.dtypes[{"params": 0, "grads": 1, "master_params": 3}.get(slot.name, 2)]
+        return dense(self.numbers[slot.name].array(math.prod(self.shape), dtype), self.shape, self.order)
+
+
+def listed(name: str, tensors: list[Tensor], steps: list[dict[str, Any]], choices: dict[str, Any]) -> Case:
+    """A case in plain numbers. Steps may have a number as ``grad_factor`` and as ``found_inf``."""
+    slots: dict[str, Any] = {}
+    for slot in ROUTINES[name].slots:
+        arrays = [tensor.array(slot) for tensor in tensors]
+        slots[slot.name] = None if slot.optional and all(x is None for x in arrays) else arrays
+    gates = [{key: np.full(1, step[key], np.float32) for key in ("grad_factor", "found_inf") if key in step}
+             for step in steps]
+    return Case(ROUTINES[name], slots, [a | b for a, b in zip(steps, gates, strict=True)], choices)
+
+
+def dense(values: np.ndarray, shape: tuple[int, ...], order: tuple[int, ...]) -> np.ndarray:
+    """Flat values as an array of this shape, with its axes in this order in memory, outermost first."""
+    stored = values.reshape([shape[axis] for axis in order])
+    return stored.transpose([order.index(axis) for axis in range(len(shape))])
 
 
 def _check_made_of(routine: Routine, optional: tuple[str, ...], choices: dict[str, Any]) -> None:

@@ -10,8 +10,9 @@ from refopt.oracle.exact import lars
 from refopt.oracle.exact.build import SMALL, make, remainders, scaled, step_of, stochastic, storages
 from refopt.oracle.exact.cases import Case
 
-# Routines with separate cases: those of a plain step, and those with a factor and a flag.
+# Routines with further cases: those of a plain step, and those with a factor and a flag.
 OWN = {LARS_MOMENTUM.name: (lars.examples, lars.gated)}
+DECAYS = "weight_decay", "lars_weight_decay"
 
 
 def gated(routine: Routine) -> Iterator[tuple[str, Case]]:
@@ -22,19 +23,19 @@ def gated(routine: Routine) -> Iterator[tuple[str, Case]]:
 
 def examples(routine: Routine) -> Iterator[tuple[str, Case]]:
     """Named cases."""
-    if routine.name in OWN:
-        yield from OWN[routine.name][0]()
-        return
     optional = tuple(slot.name for slot in routine.slots if slot.optional and slot.name != "master_params")
     one, other = step_of(routine), step_of(routine, lr=0.2, rescale_grad=3.0)
     yield from _lists(routine, one, other)
     yield from _choices_and_states(routine, one, other, optional)
     yield from _zeros_and_non_finite(routine, one, optional)
-    if "weight_decay" in one:
-        yield from _weight_decays(routine)
+    for name in DECAYS:
+        if name in one:
+            yield from _weight_decays(routine, name)
     yield from _scalars(routine, one, other)
     yield from _sizes_of_numbers(routine, optional)
     yield from _dtypes(routine, one, other, optional)
+    if routine.name in OWN:
+        yield from OWN[routine.name][0]()
 
 
 Step = dict[str, Any]
@@ -87,13 +88,13 @@ def _zeros_and_non_finite(routine: Routine, one: Step, optional: tuple[str, ...]
         yield f"all but parameters {zero}", case.replace(**nothing)
 
 
-def _weight_decays(routine: Routine) -> Iterator[tuple[str, Case]]:
+def _weight_decays(routine: Routine, decay: str) -> Iterator[tuple[str, Case]]:
     """Weight decay, none, and of a parameter of zeros, for each choice."""
     for name, value in [(name, value) for name, values in routine.choices.items() for value in values]:
         for wd in (0.0, [0.3, 0.0]):
-            steps = [step_of(routine, weight_decay=wd)]
+            steps = [step_of(routine, **{decay: wd})]
             yield f"{name}={value}, weight decay {wd}", make(routine, [6, 2], steps=steps, **{name: value})
-        zeros = make(routine, [6, 2], steps=[step_of(routine, weight_decay=0.3)], **{name: value})
+        zeros = make(routine, [6, 2], steps=[step_of(routine, **{decay: 0.3})], **{name: value})
         zeros.params[0][...] = 0
         yield f"{name}={value}, a parameter of zeros", zeros
 

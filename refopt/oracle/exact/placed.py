@@ -7,41 +7,34 @@ import numpy as np
 
 from refopt import gpu, simt
 from refopt.catalog import Routine
-from refopt.checks import flat
 from refopt.gpu.runtime import Device
 from refopt.oracle.exact.cases import Case, Outcome, arguments
+from refopt.oracle.memory import GUARD, guarded
 
 GATE = "grad_factor", "found_inf"  # arguments of a step that are arrays of one element
-GUARD = 64  # bytes on either side, with a pattern that a stray store would destroy
-PATTERN = 0x5C
 
 
 class Placed:
-    """A copy of a dense host array, ``shift`` elements off an aligned address. ``array`` is the device array."""
+    """A copy of a dense host array, ``shift`` elements off an aligned address. ``array`` is the device array.
 
-    def __init__(self, machine: Device, host: np.ndarray, shift: int = 0) -> None:
-        self._at = GUARD + shift * host.dtype.itemsize
-        self._like = host
-        image = np.full(self._at + host.nbytes + GUARD, PATTERN, np.uint8)
-        image[self._at : self._at + host.nbytes] = np.frombuffer(flat(host).tobytes(), np.uint8)  # type: ignore[union-attr]
-        self._memory = machine.to_device(image)
-        self.array = self._view(machine)
+    Without a ``guard`` behind it, a load from there is an access out of bounds.
+    """
 
-    def _view(self, machine: Device) -> Any:
+    def __init__(self, machine: Device, host: np.ndarray, shift: int = 0, guard: int = GUARD) -> None:
+        self.shift = shift
+        self._host = guarded(host, shift, guard)
+        self._memory = machine.to_device(self._host.whole.view(np.uint8))
         if machine.name == "executor":
-            return simt.DeviceArray(self._memory.buffer, self._shaped(self._memory.data))
-        return _View(self._memory, self._at, self._like)
-
-    def _shaped(self, image: np.ndarray) -> np.ndarray:
-        return np.ndarray(self._like.shape, self._like.dtype, image, self._at, self._like.strides)
+            whole = self._memory.data.view(host.dtype)
+            self.array: Any = simt.DeviceArray(self._memory.buffer, self._host._replace(whole=whole).view())
+        else:
+            self.array = _View(self._memory, self._host.offset * host.itemsize, host)
 
     def read(self) -> np.ndarray:
         """The present array; an AssertionError if anything around it has changed."""
-        image = self._memory.copy_to_host()
-        stop = self._at + self._like.nbytes
-        outside = np.concatenate([image[: self._at], image[stop:]])
-        assert (outside == PATTERN).all(), "bytes next to an array were written"
-        return self._shaped(image)
+        before, whole = self._host, self._memory.copy_to_host().view(self._host.whole.dtype)
+        assert (before.around(before.whole) == before.around(whole)).all(), "bytes next to an array were written"
+        return before._replace(whole=whole).view()
 
 
 class _View:
@@ -62,17 +55,17 @@ Shifts = Sequence[int] | Mapping[str, Sequence[int]]
 class PlacedCase:
     """The arrays of a case on a device. Each slot is an attribute, as in the case.
 
-    ``shifts`` are offsets in elements that tensors use in turn, for all slots or by slot.
+    ``shifts`` are offsets in elements that tensors use in turn, for all slots or by slot; ``guard`` is as in `Placed`.
     """
 
-    def __init__(self, machine: Device, case: Case, shifts: Shifts = (0,)) -> None:
+    def __init__(self, machine: Device, case: Case, shifts: Shifts = (0,), guard: int = GUARD) -> None:
         self._machine = machine
         self.case = case
         self.placed: dict[str, list[Any]] = {}
         for name, values in case.lists().items():
             own = shifts.get(name, (0,)) if isinstance(shifts, Mapping) else shifts
             self.placed[name] = [
-                x if x is None else Placed(machine, x, own[i % len(own)]) for i, x in enumerate(values)
+                x if x is None else Placed(machine, x, own[i % len(own)], guard) for i, x in enumerate(values)
             ]
         self.slots = {
             name: None if case.slots[name] is None else [x if x is None else x.array for x in values]

@@ -4,7 +4,7 @@ Strategies are cached by their arguments: Hypothesis takes longer to validate a 
 """
 
 import math
-from collections.abc import Sequence
+import operator
 from functools import cache
 from typing import Any
 
@@ -15,9 +15,12 @@ from refopt.catalog import Hyper, Routine, Slot
 from refopt.checks.dtypes import SIZES, arithmetic, numpy_dtype
 from refopt.cpu.reduce import LANES, TILE
 from refopt.gpu import tables
+from refopt.oracle.exact.build import SIGNATURES, Numbers, Tensor, listed, step_of
 from refopt.oracle.exact.cases import Case
+from refopt.oracle.exact.examples import varied
 
 DTYPES = tuple(SIZES)
+Storage = tuple[str, str, str, str | None]
 
 
 def around(*lengths: int) -> tuple[int, ...]:
@@ -68,28 +71,20 @@ def layouts(chunks: tuple[int, ...] = ()) -> st.SearchStrategy[tuple[tuple[int, 
     return st.one_of(flat, flat, axes, st.just(((), ())))
 
 
-def dense(values: np.ndarray, shape: tuple[int, ...], order: tuple[int, ...]) -> np.ndarray:
-    """Flat values as an array of this shape, with its axes in this order in memory, outermost first."""
-    stored = values.reshape([shape[axis] for axis in order])
-    return stored.transpose([order.index(axis) for axis in range(len(shape))])
-
-
 @st.composite
-def storage(draw: Any, params: tuple[str, ...] = DTYPES) -> tuple[str, str, str, str | None]:
-    """The dtypes of p, g, the states and the master of a tensor: every combination that routines take."""
+def storage(draw: Any, params: tuple[str, ...] = DTYPES, wide: bool = False) -> Storage:
+    """The dtypes of p, g, the states and the master: all combinations that routines take, or with ``wide`` states."""
     p = draw(st.sampled_from(params))
     real = np.dtype(arithmetic(p)).name
     g = draw(st.sampled_from([d for d in DTYPES if SIZES[d] <= SIZES[real]]))
-    v = draw(st.sampled_from(sorted({real, p})))
+    v = draw(st.sampled_from(sorted({real, real if wide else p})))
     masters = [None, real, "uint16"] if p == "bfloat16" else [None, real]
     return p, g, v, draw(st.sampled_from(masters)) if p != real else None
 
 
-USUAL = {
-    "lr": (0.1, 1.0, 0.0), "mu": (0.9, 0.0, 1.0), "lars_coeff": (0.001, 1.0), "lars_weight_decay": (0.0005, 0.5, 0.0),
-    "l2_decay": (0.0005, 0.5, 0.0), "epsilon": (0.0, 1e-8, 0.5), "beta1": (0.9, 0.0, 0.5), "beta2": (0.999, 0.0, 0.5),
-    "rescale_grad": (1.0, 1 / 128, 0.37, 3.0, 1024.0),
-}
+EVERY_KIND = storage()
+# Those of `refopt.oracle.exact.build.SIGNATURES`, for laws that hold alike of all kinds: each other one is compiled.
+KINDS = st.sampled_from([(p, g, v, *master, None)[:4] for p, g, v, *master in SIGNATURES])
 
 
 @cache
@@ -100,13 +95,11 @@ def hyperparameters(routine: Routine, count: int) -> st.SearchStrategy[dict[str,
         if hyper.whole:
             return st.integers(0, int(min(hyper.below, 2.0**24)) - 1)
         default = hyper.other if hyper.default is None else hyper.default
-        table = [x for x in USUAL.get(hyper.name, (default, 0.5)) if hyper.allows(x)]
-        usual = st.sampled_from(table or [default])
-        if hyper.positive:
-            return usual
+        usual = st.sampled_from([default, *filter(hyper.allows, (0.5, 1.0, 0.0))])
         most = np.float32(min(4.0, hyper.below))
         most = np.nextafter(most, np.float32(0)) if most > hyper.below else most
-        return st.one_of(usual, st.floats(0, float(most), exclude_max=hyper.below <= 4, width=32))
+        least = 2.0**-10 if hyper.positive else 0.0
+        return usual | st.floats(least, float(most), exclude_max=hyper.below <= 4, width=32)
 
     def one_or_many(hyper: Hyper) -> Any:
         one = values(hyper)
@@ -115,103 +108,114 @@ def hyperparameters(routine: Routine, count: int) -> st.SearchStrategy[dict[str,
     return st.fixed_dictionaries({hyper.name: one_or_many(hyper) for hyper in routine.hypers})
 
 
+FACTORS = st.sampled_from([1.0, 0.3, 1 / 65536, 3.0, 0.0, math.inf, math.nan])
+FLAGS = st.sampled_from([0.0, 0.0, 1.0, math.inf, math.nan])
+GATES = {"grad_factor": FACTORS, "found_inf": FLAGS}
+
+
+def steps(routine: Routine, count: int, gate: tuple[str, ...] = ()) -> st.SearchStrategy[dict[str, Any]]:
+    """Numbers of one step over ``count`` tensors, two in three times such that each affects the result.
+
+    ``gate`` names what there is of a factor and a flag.
+    """
+    usual = st.just(step_of(routine)), st.just(step_of(routine) | varied(routine, count))
+    both = st.fixed_dictionaries({name: GATES[name] for name in gate})
+    return st.builds(operator.or_, st.one_of(*usual, hyperparameters(routine, count)), both)
+
+
+@cache
+def places(routine: Routine) -> st.SearchStrategy[Any]:
+    """Addresses: how many elements off an aligned one each tensor lies, by turns; for all slots alike, or by slot."""
+    each = st.lists(st.integers(0, 9), min_size=1, max_size=4)
+    return st.one_of(each, st.dictionaries(st.sampled_from(routine.slot_names), each, min_size=1, max_size=2))
+
+
 @st.composite
 def cases(
     draw: Any,
     routine: Routine,
-    max_tensors: int = 6,
-    large: bool = True,
-    params: tuple[str, ...] = DTYPES,
+    least: int = 0,
+    most: int = 6,
+    kinds: st.SearchStrategy[Storage] = EVERY_KIND,
     max_steps: int = 2,
+    large: bool = True,
+    gated: bool = False,
+    **fixed: Any,
 ) -> Case:
-    """Lists of at least one tensor, of any mixture of dtypes, shapes and values, and steps with changing numbers.
+    """Lists of tensors, of one or two kinds of dtypes, any shapes and values, and steps with changing numbers.
 
-    With ``large``, tensors of routines with norms may be as large as a chunk.
+    They print as calls of `refopt.oracle.exact.build.listed`, and become smaller when they fail. There are ``least`` to
+    ``most`` tensors; with ``large``, those of routines with norms may be as large as a chunk.
+    ``gated`` says that steps may have a factor and a flag. ``fixed`` has choices.
     """
-    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    large = large and not routine.elementwise
-    finite = draw(st.integers(0, 3)) > 0
-    slots: dict[str, list[Any]] = {name: [] for name in routine.slot_names}
-    common = draw(st.one_of(st.none(), storage(params)))
-    optional = _optional(routine)
-    for _ in range(draw(st.integers(1, max_tensors))):
-        p, g, state, master = common or draw(storage(params))
-        shape, order = draw(layouts(around(chunk_of(p, g)) if large else ()))
-        absent = draw(_some(optional))
-        for name, arrays in slots.items():
-            dtype = {"params": p, "grads": g, "master_params": master}.get(name, state)
-            if _slot(routine, name).scalar:
-                arrays.append(draw(scalars(np.dtype(arithmetic(p)).name)))
-            elif dtype is None or name in absent:
-                arrays.append(None)
-            else:
-                arrays.append(dense(draw(_values(math.prod(shape), dtype, finite, rng)), shape, order))
-        if master and master != "uint16" and draw(st.booleans()):
-            _round_into(slots["params"][-1], slots["master_params"][-1])
-        if draw(st.integers(0, 9)) == 9:
-            slots["grads"][-1] = None
-    drawn = {name: _unless_absent(_slot(routine, name), arrays) for name, arrays in slots.items()}
-    numbers = hyperparameters(routine, len(slots["params"]))
-    steps = draw(st.lists(numbers, min_size=1, max_size=max_steps))
-    return Case(routine, drawn, steps, draw(_choices(routine)))
+    finite, large = draw(st.integers(0, 3)) > 0, large and not routine.elementwise
+    each = tensors(routine, st.sampled_from(draw(st.lists(kinds, min_size=1, max_size=2))), large, finite)
+    count = st.integers(least, most) | st.integers((least + most) // 2, most)
+    drawn = [draw(each) for _ in range(draw(count))]
+    gate = draw(st.lists(st.sampled_from(list(GATES)), unique=True)) if gated else ()
+    given = draw(st.lists(steps(routine, len(drawn), tuple(gate)), min_size=1, max_size=max_steps))
+    # Copies print as numbers, where what a strategy has drawn may print as how it was made.
+    copies = [{n: [1 * y for y in x] if isinstance(x, list) else 1 * x for n, x in step.items()} for step in given]
+    return draw(st.builds(listed, *map(st.just, (routine.name, drawn, copies)), choices(routine, **fixed)))
 
 
-def _choices(routine: Routine) -> st.SearchStrategy[dict[str, Any]]:
+def choices(routine: Routine, **fixed: Any) -> st.SearchStrategy[dict[str, Any]]:
     """A value of each choice."""
-    return st.fixed_dictionaries({name: st.sampled_from(values) for name, values in routine.choices.items()})
-
-
-def _round_into(param: np.ndarray, master: np.ndarray) -> None:
-    with np.errstate(all="ignore"):
-        param[...] = master.astype(param.dtype)
+    every = {name: (fixed[name],) if name in fixed else values for name, values in routine.choices.items()}
+    return st.fixed_dictionaries({name: st.sampled_from(values) for name, values in every.items()})
 
 
 @st.composite
-def scalars(draw: Any, real: str) -> np.ndarray:
-    """One element of the arithmetic type: a power of beta, a limit of its range, or RAdam's rho."""
-    usual = st.sampled_from([0.9, 0.999, 0.5, 0.0, 1.0, 4.0, 5.0, 5.5, 900.0])
-    value = draw(st.one_of(usual, st.floats(0, 1, width=32)))
-    return np.full(draw(st.sampled_from([(), (1,)])), value, real)
+def tensors(
+    draw: Any, routine: Routine, kinds: st.SearchStrategy[Storage], large: bool = False, finite: bool = False
+) -> Tensor:
+    """One tensor. Two in three have ordinary numbers, so that each affects the result; one in ten has no gradient.
+
+    As often as not, the master is the parameter, and an optional state is absent.
+    """
+    p, g, state, master = draw(kinds)
+    shape, order = draw(layouts(around(chunk_of(p, g)) if large else ()))
+    size, drawn, ordinary = math.prod(shape), {}, draw(st.sampled_from([True, True, False]))
+    for slot in routine.slots:
+        dtype = {"params": p, "grads": g, "master_params": master}.get(slot.name, state)
+        optional = slot.optional and slot.name != "master_params"
+        if slot.scalar:
+            drawn[slot.name] = Numbers([1 * draw((RHO if slot.name == "rho" else POWERS) if ordinary else SCALARS)])
+        elif dtype == "uint16":
+            drawn[slot.name] = Numbers(draw(st.lists(st.integers(0, 2**16 - 1), min_size=1, max_size=3)))
+        elif slot.name == "master_params" and master and draw(st.booleans()):
+            drawn[slot.name] = drawn["params"]
+        elif dtype and not (optional and draw(st.booleans())):
+            drawn[slot.name] = draw(numbers(dtype, size, finite, slot, ordinary))
+    if draw(st.integers(0, 9)) == 9:
+        del drawn["grads"]
+    return Tensor((p, g, state, *([master] if master else [])), shape, order, drawn)
+
+
+# One element of the arithmetic type: a power of beta, RAdam's rho, or anything, such as a limit of their ranges.
+POWERS, RHO = st.floats(0.25, 0.9375, width=32), st.floats(3, 12, width=32)
+SCALARS = st.one_of(st.sampled_from([0.9, 0.999, 0.5, 0.0, 1.0, 4.0, 5.0, 5.5, 900.0]), st.floats(0, 1, width=32))
+ORDINARY = st.lists(st.floats(0.125, 8, width=32) | st.floats(-8, -0.125, width=32), min_size=1, max_size=3)
 
 
 @st.composite
-def _some(draw: Any, names: Sequence[str]) -> set[str]:
-    return {name for name in names if draw(st.booleans())}
-
-
-def _optional(routine: Routine) -> list[str]:
-    """The states that may be absent."""
-    return [name for name in routine.states if _slot(routine, name).optional]
-
-
-def _unless_absent(slot: Slot, arrays: list[Any]) -> list[Any] | None:
-    """The list of a slot; ``None`` for an optional one that no tensor has."""
-    return None if slot.optional and all(x is None for x in arrays) else arrays
-
-
-def _slot(routine: Routine, name: str) -> Slot:
-    return next(slot for slot in routine.slots if slot.name == name)
-
-
-@st.composite
-def _values(draw: Any, size: int, dtype: str, finite: bool, rng: np.random.Generator) -> np.ndarray:
-    """Normal values of a drawn magnitude, with a few nasty ones in between."""
-    if dtype == "uint16":  # a remainder
-        return rng.integers(0, 2**16, size, np.uint16)
+def numbers(draw: Any, dtype: str, size: int, finite: bool, slot: Slot, ordinary: bool) -> Numbers:
+    """Elements of an array: numbers of ordinary magnitude, or of another and a few nasty ones among them."""
+    ones = draw(ORDINARY) if slot.signed else [abs(x) for x in draw(ORDINARY)]
+    if ordinary:
+        factor = 2.0**-6 if slot.name == "mean_grad" else 1.0  # its square is less than the mean of squares
+        return Numbers([x * factor for x in ones])
     info = _info(dtype)
     root = math.sqrt(float(info.max))
-    magnitudes = [1.0, 1.0, 1.0, 1e-3, 0.0, 1 / root, root / 100, float(info.tiny)]
-    with np.errstate(all="ignore"):
-        values = (rng.normal(size=size) * draw(st.sampled_from(magnitudes))).astype(numpy_dtype(dtype))
-    for special in draw(_few_nasty_floats(dtype, finite)):
-        if size:
-            values[rng.integers(size)] = special
-    return values
+    factor = draw(st.sampled_from([1.0, 1e-3, 0.0, 1 / root, root / 100, float(info.tiny)]))
+    nasty = draw(_few_nasty_floats(dtype, finite)) if size else []
+    return Numbers([x * factor for x in ones], tuple((i % size, float(x)) for i, x in nasty))
 
 
 @cache
-def _few_nasty_floats(dtype: str, finite: bool) -> st.SearchStrategy[list[np.generic]]:
-    return st.lists(nasty_floats(dtype, finite), max_size=3)
+def _few_nasty_floats(dtype: str, finite: bool) -> st.SearchStrategy[list[tuple[int, np.generic]]]:
+    places = st.sampled_from([0, -1]) | st.integers(0, 40_000)
+    return st.lists(st.tuples(places, nasty_floats(dtype, finite)), max_size=3)
 
 
 def _info(dtype: str) -> Any:

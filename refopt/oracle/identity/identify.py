@@ -13,9 +13,9 @@ from refopt.oracle.cases import noise
 from refopt.oracle.identity.candidates import LEFT_OUT, Candidate, candidates, off
 from refopt.oracle.identity.numbers import numbers_of, rows, telling
 from refopt.oracle.identity.report import Identity, Match, merged
-from refopt.oracle.memory import dense
-from refopt.oracle.subject import Optimizer
-from refopt.oracle.subjects import optimizer_of
+from refopt.oracle.subject import Subject
+from refopt.oracle.subjects import subject_of
+from refopt.oracle.trial import Trial
 from refopt.oracle.variants import ROUTINES
 
 # Scales of each step's gradients, which reveal maxima, averages, and the step from which RAdam rectifies.
@@ -73,13 +73,13 @@ def identify(
     return found
 
 
-def _identified(optimizer: Optimizer, own: Mapping[str, str], seed: int) -> Identity:
+def _identified(optimizer: Subject, own: Mapping[str, str], seed: int) -> Identity:
     """Identify an optimizer with its numbers."""
     for dtype in ENOUGH:
         for axes in SHAPES:
             try:
                 params, grads, came = _probed(optimizer, dtype, SHAPES[axes], seed)
-            except (Skipped, Broken, NotImplementedError) as error:
+            except (Skipped, Broken) as error:
                 why = str(error)
                 continue
             if not all(np.isfinite(x).all() for x in came[-1]):
@@ -87,7 +87,7 @@ def _identified(optimizer: Optimizer, own: Mapping[str, str], seed: int) -> Iden
                 continue
             found = _found(optimizer, dtype, params, grads, came, own)
             if not found.matches and axes == 1:  # what is told by matrices alone, vectors being another routine's
-                with contextlib.suppress(Skipped, Broken, NotImplementedError):
+                with contextlib.suppress(Skipped, Broken):
                     params, grads, came = _probed(optimizer, dtype, SHAPES[2], seed)
                     matrices = _found(optimizer, dtype, params, grads, came, own, shaped=True)
                     found = matrices if matrices.matches else found
@@ -98,13 +98,13 @@ def _identified(optimizer: Optimizer, own: Mapping[str, str], seed: int) -> Iden
 def _telling(
     subject: Any, numbers: Mapping[str, Any], states: Any, arrays: str | None, device: str | None,
     options: Mapping[str, Any],
-) -> tuple[Optimizer, Optimizer]:
+) -> tuple[Subject, Subject]:
     """The optimizer with numbers that distinguish formulas, where options permit; and with its own numbers."""
 
-    def made(options: Mapping[str, Any]) -> Optimizer:
+    def made(options: Mapping[str, Any]) -> Subject:
         taken = {name: x for name, x in numbers.items() if name in _parameters(subject)}
-        return optimizer_of(
-            subject, numbers=taken, states=states, arrays=arrays, device=device, options=options, where="identify"
+        return subject_of(
+            None, subject, numbers=taken, states=states, arrays=arrays, device=device, options=options, where="identify"
         )
 
     optimizer = made(options)
@@ -128,7 +128,7 @@ def _parameters(subject: Any) -> set[str]:
         return set()
 
 
-def _probed(optimizer: Optimizer, dtype: str, shapes: Sequence[tuple[int, ...]], seed: int) -> tuple:
+def _probed(optimizer: Subject, dtype: str, shapes: Sequence[tuple[int, ...]], seed: int) -> tuple:
     """The parameters, the gradients of each step, and the parameters after each."""
     params = [noise([seed, 0, k], shape).astype(dtype) for k, shape in enumerate(shapes)]
     grads = [
@@ -138,23 +138,17 @@ def _probed(optimizer: Optimizer, dtype: str, shapes: Sequence[tuple[int, ...]],
     # Some formulas, such as AdamP, differ if a matrix is nearly orthogonal to its gradient.
     matrix, grad = params[1], grads[0][1]
     grad -= 0.96875 * matrix * (matrix * grad).sum() / (matrix**2).sum()
-    try:
-        run = optimizer.start([dense(x) for x in params])
-        came = []
-        for of in grads:
-            with np.errstate(all="ignore"):
-                run.step([dense(x) for x in of])
-            came.append([x.astype(np.float64) for x in run.params()])
-    except NotImplementedError:
-        raise
-    except Exception as error:  # whatever a user's step raises
-        raise Broken(f"{type(error).__name__}: {error}") from error
+    trial, came = Trial(None, optimizer, dtype, seed), []
+    run = trial.start(params)
+    for of in grads:
+        trial.step(run, of)
+        came.append([x.astype(np.float64) for x in trial.outcome(run)["params"]])
     wide = [x.astype(np.float64) for x in params], [[x.astype(np.float64) for x in of] for of in grads]
     return *wide, came
 
 
 def _found(
-    optimizer: Optimizer, dtype: str, params: Any, grads: Any, came: Any, names: Mapping[str, str],
+    optimizer: Subject, dtype: str, params: Any, grads: Any, came: Any, names: Mapping[str, str],
     shaped: bool = False,
 ) -> Identity:
     """Every formula with the same results; if ``shaped``, only those for matrices."""
@@ -181,7 +175,7 @@ def _found(
     return Identity(optimizer.name, ordered, tried=tried, steps=len(grads), dtype=dtype, nearest=near, agreed=agreed)
 
 
-def _every(optimizer: Optimizer, names: Mapping[str, str]) -> Iterator[Candidate]:
+def _every(optimizer: Subject, names: Mapping[str, str]) -> Iterator[Candidate]:
     """Every formula; last those of states that start from 1, which some libraries have."""
     for ones in (False, True):
         for row in rows():

@@ -7,7 +7,7 @@ from typing import Any
 from refopt.catalog import Routine
 from refopt.checks.arguments import is_number
 from refopt.oracle.cases import NEUTRAL, NUMBERS
-from refopt.oracle.subject import Optimizer
+from refopt.oracle.subject import Subject
 from refopt.oracle.subjects.torch_peers import ON_REQUEST
 from refopt.oracle.variants import ROUTINES
 
@@ -44,7 +44,7 @@ def _alike(name: str, default: Any) -> bool:
     return (is_number(default) and not isinstance(default, bool)) or (default is None and name == "momentum")
 
 
-def numbers_of(row: Routine, optimizer: Optimizer, names: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+def numbers_of(row: Routine, optimizer: Subject, names: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """The numbers of a routine if the optimizer implements it: its own, or neutral values, or the defaults.
 
     There are several if the rule has a number that the optimizer may lack.

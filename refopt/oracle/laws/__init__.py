@@ -3,7 +3,7 @@
 from typing import Any
 
 from refopt.oracle.laws import (
-    calls,
+    again,
     conduct,
     effect,
     exact_bits,
@@ -11,6 +11,7 @@ from refopt.oracle.laws import (
     layouts,
     merging,
     non_finite,
+    numbers,
     sizes,
     step,
     storing,
@@ -22,8 +23,8 @@ from refopt.oracle.laws.law import Law, Try
 from refopt.oracle.laws.symmetries import SYMMETRIES
 
 CHAPTERS = (
-    step, merging, layouts, sizes, non_finite, gate, storing, calls, exact_bits, conduct, unforeseen, effect, use,
-    symmetries,
+    step, merging, layouts, sizes, non_finite, gate, storing, numbers, again, exact_bits, conduct, unforeseen, effect,
+    use, symmetries,
 )
 _EVERY = [law for chapter in CHAPTERS for law in chapter.LAWS]
 LAWS: dict[str, Law] = {law.id: law for law in sorted(_EVERY, key=lambda law: int(law.id[1:]))}

@@ -9,16 +9,15 @@ from refopt.oracle.exact.cases import Case, Outcome, assert_same
 from refopt.oracle.exact.examples import examples, gated
 from refopt.oracle.exact.laws import LAWS as BITS
 from refopt.oracle.exact.laws import reference
-from refopt.oracle.laws.calls import run_if_taken
-from refopt.oracle.laws.law import Law, Try
-from refopt.oracle.requiring import require_same
+from refopt.oracle.laws.law import Law, Try, taken
+from refopt.oracle.laws.numbers import LISTS
 from refopt.oracle.subject import GATE
 from refopt.oracle.trial import Trial
 
 
 def exact_bits(trial: Trial) -> Iterator[Try]:
     def same(case: Case) -> None:
-        require_same(reference(case.copy()), trial.run(case), "refopt.cpu, and the step")
+        trial.same(reference(case.copy()), trial.run(case), "the result of refopt.cpu")
 
     for count in (1, 2, 7):
         yield Try(f"step {count}", partial(trial.case, [300, 2100, 1], count=count), same)
@@ -30,10 +29,10 @@ def fixed_cases(trial: Trial) -> Iterator[Try]:
     for name, case in (*examples(trial.row), *gated(trial.row)):
         dtypes = {x.dtype.name for x in case.params} or {"float32"}
         if dtypes == {trial.dtype}:
-            yield Try(name, partial(taken, trial, case), partial(same_bits, trial))
+            yield Try(name, partial(as_taken, trial, case), partial(same_bits, trial))
 
 
-def taken(trial: Trial, case: Case) -> Case:
+def as_taken(trial: Trial, case: Case) -> Case:
     """A case without the numbers that the step does not take; skipped if the step lacks anything else."""
     if trial.row.scalars and not getattr(trial.subject, "is_function", False):
         raise Skipped("powers that belong to no step")
@@ -42,9 +41,9 @@ def taken(trial: Trial, case: Case) -> Case:
     held = {name: trial.fixed.get(name, known[name]) for name in known if not trial.takes(name)}
     gated = case.replace(steps=[step | held for step in case.steps])
     if any(g is None for g in gated.grads):
-        run_if_taken(trial, gated, "gradients of None")
+        taken(trial, gated, "gradients of None")
     if any(isinstance(x, list) for step in gated.steps for x in step.values()):
-        run_if_taken(trial, gated, "numbers in lists")
+        taken(trial, gated, LISTS)
     return gated
 
 

@@ -1,26 +1,34 @@
 """The gate and the factors: a skipped step changes nothing, and every gradient is scaled."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from refopt.oracle.broken import at_first
+from refopt.oracle.broken import Skipped
 from refopt.oracle.cases import NUMBERS
-from refopt.oracle.exact.cases import Case, memory
-from refopt.oracle.laws import again
+from refopt.oracle.exact.cases import Case
 from refopt.oracle.laws.law import Law, Try, both
+from refopt.oracle.running import Data, skipping
+from refopt.oracle.subject import Run
 from refopt.oracle.trial import Trial
 
 SIZES = 45, 7, 0, 300
+OF_RUNS = 45, 7, 300, (4, 5)
+BEFORE = 2  # steps before the one that is skipped
 
 
-def gate(trial: Trial) -> Iterator[Try]:
+def of_cases(trial: Trial) -> Iterator[Try]:
+    def still(case: Case) -> None:
+        """Not a bit changes."""
+        what = f"unchanged, since found_inf is {case.steps[0]['found_inf'][0]:g}"
+        trial.same(case.outcome(), trial.run(case), what)
+
     for flag in (1.0, np.nan, np.inf, -1.0):
-        yield Try(f"found_inf={flag}", partial(flagged, trial, flag, lost=True), partial(still, trial))
-    yield Try("found_inf=1, finite gradients", partial(flagged, trial, 1.0), partial(still, trial))
-    yield Try("found_inf=0", partial(flagged, trial, 0.0), trial.hold)
+        yield Try(f"found_inf={flag}", partial(flagged, trial, flag, lost=True), still)
+    yield Try("found_inf=1, finite gradients", partial(flagged, trial, 1.0), still)
+    yield Try("found_inf=0, one step", partial(flagged, trial, 0.0), trial.hold)
 
 
 def flagged(trial: Trial, flag: float, lost: bool = False) -> Case:
@@ -32,17 +40,55 @@ def flagged(trial: Trial, flag: float, lost: bool = False) -> Case:
     return case.replace(steps=[case.steps[0] | {"found_inf": np.full(1, flag, np.float32)}])
 
 
-def still(trial: Trial, case: Case) -> None:
-    """Not a bit changes."""
-    got = trial.run(case)
-    for name, values in got.items():
-        for i, (now, before) in enumerate(zip(values, case.lists()[name], strict=True)):
-            if before is None or now.tobytes() == before.tobytes():
-                continue
-            now, before = memory(now).astype(np.float64), memory(before).astype(np.float64)
-            changed = ~((now == before) | (np.isnan(now) & np.isnan(before)))
-            flag = case.steps[0]["found_inf"][0]
-            raise at_first(name, i, changed, before, now, f" unchanged, since found_inf is {flag:g}")
+def of_runs(trial: Trial) -> Iterator[Try]:
+    lost = partial(np.full_like, fill_value=np.nan)
+
+    def need(data: Data) -> None:
+        run = trial.start(data.params)
+        if not trial.subject.gated:
+            raise Skipped("takes no found_inf", lacks=True)
+        with skipping("takes no found_inf"):  # a step that accepts the flag only to refuse it
+            trial.step(run, data.grads[0], 0.0)
+
+    def begun(data: Data, steps: int = 0, loaded: bool = False, skipped: bool = False) -> Run:
+        """A run after some steps, after loading, or after a skipped step."""
+        run = trial.start(data.params)
+        for of in data.grads[:steps]:
+            trial.step(run, of, 0.0)
+        if loaded:
+            run = trial.start(trial.outcome(run)["params"], trial.save(run))
+        if skipped:
+            trial.step(run, [lost(x) for x in data.params], 1.0)
+        return run
+
+    def skipped(finite: bool, begin: Callable[[Data], Run], data: Data) -> None:
+        """The skipped step changes nothing, and does not affect later steps."""
+        need(data)
+        run, plain = begin(data), begin(data)
+        before = trial.outcome(run)
+        trial.step(run, data.grads[1] if finite else [lost(x) for x in data.params], 1.0)
+        trial.same(before, trial.outcome(run), "unchanged, since found_inf is 1")
+        for of in data.grads[BEFORE:]:
+            for one in (run, plain):
+                trial.step(one, of, 0.0)
+        what = "the result of the same steps without the skipped one"
+        trial.same(trial.outcome(plain), trial.outcome(run), what)
+
+    def zero(data: Data) -> None:
+        """A flag of 0 has no effect."""
+        need(data)
+        trial.same(trial.run(data), trial.outcome(begun(data, len(data.grads))), "the result without a gate", data)
+
+    later = partial(begun, steps=BEFORE)
+    for label, finite, begin in (
+        ("after steps", False, later), ("after steps, finite gradients", True, later),
+        ("in the first step", False, begun), ("in the first step, finite gradients", True, begun),
+        ("in the first step of a run that was loaded before any", False, partial(begun, loaded=True)),
+        ("right after a run was loaded", False, partial(later, loaded=True)),
+        ("after a step that was skipped", False, partial(later, skipped=True)),
+    ):
+        yield Try(label, partial(trial.data, OF_RUNS, 5), partial(skipped, finite, begin))
+    yield Try("found_inf=0", partial(trial.data, OF_RUNS, 5), zero)
 
 
 def factor(trial: Trial) -> Iterator[Try]:
@@ -62,6 +108,6 @@ def factor(trial: Trial) -> Iterator[Try]:
 
 LAWS = (
     Law("L8", "gate", "A step whose found_inf is not 0 changes nothing: no bit and no count.",
-        both(gate, again.gate), runs=True),
+        both(of_cases, of_runs), runs=True),
     Law("L9", "factor", "rescale_grad and grad_factor multiply every gradient, wherever it is used.", factor),
 )

@@ -1,57 +1,98 @@
-"""Lists of tensors: merging, order and the number of tensors change no result."""
+"""Lists of tensors: each gets the result that it gets alone, in any order and number, with gradients or without."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from refopt.oracle.broken import Skipped
 from refopt.oracle.cases import PATTERNS
 from refopt.oracle.exact.cases import Case, Outcome
-from refopt.oracle.laws import together
-from refopt.oracle.laws.law import Law, Try, both
-from refopt.oracle.requiring import require_same
+from refopt.oracle.laws.law import Law, Try, of_either, taken
+from refopt.oracle.laws.numbers import varied
+from refopt.oracle.running import Data, part
 from refopt.oracle.trial import Trial
 
-SIZES = 300, 1, 45, 7, 128
+SIZES = 45, 7, 300, 1, 64
+LARGE = 70_000, 7, 131_073, 45
 # Around known limits of launches: 36, 60 and 110 tensors, 320 blocks.
 COUNTS = 0, 1, 36, 60, 110, 111, 320, 1000
 FEWER = 0, 1, 111, 320  # for dtypes other than fp32
+RECOMPILED = 111  # the most tensors if each list is compiled
+ABSENT = 1, 3  # tensors without a gradient
+ALONE = "the result of the tensor alone"
 
 
-def _of_one(got: Outcome, i: int) -> Outcome:
-    """The outcome of one of several tensors."""
-    return {name: [values[i]] for name, values in got.items()}
+def alone(trial: Trial, of: Case | Data, together: Callable[..., Outcome] | None = None) -> None:
+    """Each tensor gets the result that it gets alone in a list; ``together`` are the results in one list."""
+    ones: dict[tuple, Outcome] = {}  # long lists repeat tensors
+    keys = [(x.shape, x.dtype, x.tobytes()) for x in of.params]
+    for i, key in enumerate(keys):
+        if key not in ones:
+            ones[key] = trial.came(of.only([i]))
+    got = (together or trial.hold)(of)
+    for i, key in enumerate(keys):
+        trial.same(ones[key], part(got, [i]), ALONE, of, at=i)
 
 
 def merging(trial: Trial) -> Iterator[Try]:
-    bits = not getattr(trial.subject, "compiles_each_list", False)  # the same arithmetic for any list
-    hold_or_run = trial.run if bits else trial.hold
+    def reordered(order: Callable[[list[int]], list[int]], of: Case | Data) -> None:
+        indices = order([*range(len(of))])
+        mine = of.only(indices)
+        what = f"the result in the order {sorted(indices)}"
+        trial.same(part(trial.hold(of), indices), trial.came(mine), what, mine)
 
-    def alone(case: Case) -> None:
-        """Each tensor gets the result that it gets alone in a list."""
-        got = trial.hold(case)
-        for i in range(len(case)):
-            one = hold_or_run(case.only([i]))
-            if bits:
-                require_same(one, _of_one(got, i), f"tensor {i} merged and alone", i)
+    def two_dtypes(of: Data) -> None:
+        other = np.dtype(np.float32 if trial.dtype == "float64" else np.float64)
 
-    def backwards(case: Case) -> None:
-        order = list(range(len(case)))[::-1]
-        got, back = trial.hold(case), hold_or_run(case.only(order))
-        if bits:
-            require_same({name: values[::-1] for name, values in back.items()}, got, "in this order and backwards")
+        def every_other(xs: Sequence[np.ndarray]) -> list[np.ndarray]:
+            return [x.astype(other) if i % 2 else x for i, x in enumerate(xs)]
 
-    def each_its_own(case: Case) -> None:
-        """The same for tensors at different steps, each with its own powers."""
-        got = trial.run(case)
-        for i in range(len(case)):
-            one = trial.run(case.only([i]))
-            require_same(one, _of_one(got, i), f"tensor {i} merged and alone", i)
+        together = partial(taken, trial, what="two dtypes in one list")
+        alone(trial, Data(every_other(of.params), [every_other(x) for x in of.grads]), together)
 
-    yield Try("merged and alone", lambda: trial.case(SIZES, count=2), alone)
-    yield Try("order", lambda: trial.case(SIZES, count=2), backwards)
-    if bits and trial.row.scalars:
-        yield Try("tensors at steps of their own", partial(at_steps_of_their_own, trial), each_its_own)
+    def rates(of: Data) -> None:
+        """Groups of two learning rates."""
+        run, runs = trial.start(of.params, apart=True), [trial.start([p]) for p in of.params]
+        for i in (1, 3):
+            trial.slow(run, i)
+            trial.slow(runs[i])
+        for grads in of.grads:
+            trial.step(run, grads)
+            for one, g in zip(runs, grads, strict=True):
+                trial.step(one, [g])
+        got = trial.outcome(run)
+        for i, one in enumerate(runs):
+            trial.same(trial.outcome(one), part(got, [i]), ALONE, of, at=i)
+
+    def groups(of: Data) -> None:
+        trial.same(trial.run(of), trial.run(of, apart=True), "those in one group", of)
+
+    def lost(of: Data) -> None:
+        """Values that are not finite stay in their tensor."""
+        for value in (np.nan, np.inf):
+            spoiled = of.each(np.copy)
+            spoiled.grads[1][1].reshape(-1)[0] = value
+            others = [i for i in range(len(of)) if i != 1]
+            what = f"the result without {value} in the gradient of params[1]"
+            trial.same(part(trial.run(of), others), part(trial.run(spoiled), others), what, of.only(others))
+
+    yield from of_either(trial, "together and one by one", SIZES, partial(alone, trial))
+    yield from of_either(trial, "backwards", SIZES, partial(reordered, lambda x: x[::-1]))
+    yield from of_either(trial, "rotated", SIZES, partial(reordered, lambda x: [*x[1:], *x[:1]]))
+    if trial.row is not None and trial.row.scalars and not trial.recompiled:
+        together = partial(alone, trial, together=trial.run)
+        yield Try("tensors at steps of their own", partial(at_steps_of_their_own, trial), together)
+    large = LARGE if trial.axes == 1 else [(60, 70), 7, (90, 40), 45]
+    for label, sizes, holds in (
+        ("tensors of one shape", [45] * 5, partial(alone, trial)),
+        ("large tensors among small", large, partial(alone, trial)),
+        ("tensors of two dtypes", SIZES, two_dtypes), ("groups of two learning rates", SIZES, rates),
+        ("in one group, and in a group for each tensor", SIZES, groups),
+        ("NaN or inf in one of the tensors", SIZES, lost),
+    ):
+        yield Try(label, partial(trial.data, sizes), holds)
 
 
 def at_steps_of_their_own(trial: Trial) -> Case:
@@ -67,18 +108,25 @@ def at_steps_of_their_own(trial: Trial) -> Case:
     return cases[0].replace(**slots)
 
 
-def numbers(trial: Trial) -> Iterator[Try]:
-    for count in COUNTS if trial.dtype == "float32" else FEWER:
-        yield Try(f"{count} tensors", partial(trial.case, lengths(count), count=2), trial.hold)
+def number(trial: Trial) -> Iterator[Try]:
+    """Check lists of any length against the formula; without one, each tensor against its result alone."""
+
+    def in_lists(of: Data) -> None:
+        if any(not x.size for x in of.params):
+            taken(trial, trial.data([0], 1), "empty tensor")
+        alone(trial, of)
+
+    make = trial.data if trial.row is None else partial(trial.case, count=2)
+    holds = in_lists if trial.row is None else trial.hold
     few = lengths(4)
-    for at in range(5):
-        yield Try(f"an empty one at {at}", partial(trial.case, [*few[:at], 0, *few[at:]], count=2), trial.hold)
+    lists = {f"{count} tensors": lengths(count) for count in (COUNTS if trial.dtype == "float32" else FEWER)}
+    lists |= {f"an empty one at {at}": [*few[:at], 0, *few[at:]] for at in range(5)}
     for count, at in ((37, 35), (37, 36), (111, 109), (111, 110)):
-        shapes = lengths(count)
-        shapes[at] = 0
-        yield Try(f"{count}, number {at} empty", partial(trial.case, shapes, count=2), trial.hold)
-    yield Try("large ones among small", partial(trial.case, [5, 2**16 + 1, 3, 70001, 7], count=3), trial.hold)
-    yield Try("all empty", lambda: trial.case([0, 0, 0], count=2), trial.hold)
+        lists[f"{count}, number {at} empty"] = [0 if i == at else size for i, size in enumerate(lengths(count))]
+    lists |= {"large ones among small": [5, 2**16 + 1, 3, 70001, 7], "all empty": [0, 0, 0]}
+    for label, sizes in lists.items():
+        if trial.row is not None or not trial.recompiled or len(sizes) <= RECOMPILED:
+            yield Try(label, partial(make, sizes), holds)
 
 
 def lengths(count: int) -> list[int]:
@@ -86,13 +134,38 @@ def lengths(count: int) -> list[int]:
     return [3 + i % PATTERNS % 6 for i in range(count)]
 
 
-def any_number(trial: Any) -> Iterator[Try]:
-    """Check tensors against the formula, or each against its result alone."""
-    yield from numbers(trial) if trial.row is not None else together.number(trial)
+def without_gradient(trial: Trial) -> Iterator[Try]:
+    def absent(grads: Sequence[Any]) -> list[Any]:
+        return [None if i in ABSENT else g for i, g in enumerate(grads)]
+
+    def missing(first: int, of: Case | Data) -> None:
+        """A tensor without a gradient, from a step on, stays unchanged and does not affect the others."""
+        if isinstance(of, Case):
+            lost = of.replace(grads=absent(of.grads))
+            trial.hold(lost, taken(trial, lost, "gradients of None"))
+            return
+        some = Data(of.params, [*of.grads[:first], *map(absent, of.grads[first:])])
+        got = taken(trial, some, "gradients of None")
+        before = trial.run(Data(of.params, of.grads[:first]))["params"]
+        for i in ABSENT:
+            trial.alike("params", i, before[i], got["params"][i], "unchanged, without a gradient")
+        if first == 0:
+            others = [i for i in range(len(of)) if i not in ABSENT]
+            mine, what = of.only(others), "the result without the tensors that have no gradient"
+            trial.same(trial.run(mine), part(got, others), what, mine)
+
+    at_first, data = partial(missing, 0), partial(trial.data, SIZES)
+    if trial.row is not None:
+        yield Try("two of five", partial(trial.case, SIZES, count=2), at_first)
+        yield Try("two of five, lr for each", partial(varied, trial, "lr", SIZES), at_first)
+    yield Try("two of five, from the first step", data, at_first)
+    yield Try("two of five, after a step", data, partial(missing, 1))
 
 
 LAWS = (
     Law("L2", "merging", "Merging and order change nothing: each tensor gets the result that it gets alone.",
-        both(merging, together.merging, together.order), runs=True),
-    Law("L3", "number of tensors", "Any number of tensors is updated, empty ones among them.", any_number, True),
+        merging, runs=True),
+    Law("L3", "number of tensors", "Any number of tensors is updated, empty ones among them.", number, runs=True),
+    Law("L15", "no gradient", "A tensor without a gradient stays, and affects no other, if the step takes None.",
+        without_gradient, runs=True),
 )

@@ -9,11 +9,11 @@ import numpy as np
 from refopt.oracle.broken import Skipped
 from refopt.oracle.cases import COUNTED, by_count, scalar_after
 from refopt.oracle.exact.cases import Case
-from refopt.oracle.laws.calls import SIZES, STEPS, after, repeated, row_of_steps, undecayed, varied
-from refopt.oracle.laws.law import Law, Try, both, of_runs
+from refopt.oracle.laws.again import SIZES, STEPS, after, repeated, row_of_steps, undecayed
+from refopt.oracle.laws.law import Law, Try, both
+from refopt.oracle.laws.numbers import varied
 from refopt.oracle.laws.step import free, times
-from refopt.oracle.requiring import require_same
-from refopt.oracle.running import Outcome, Running
+from refopt.oracle.running import Data, part
 from refopt.oracle.trial import Trial
 
 ALIKE = (45,) * 5
@@ -72,62 +72,61 @@ def _calls(trial: Trial, calls: int, case: Case) -> None:
     trial.hold(times(last, LITTLE))
     if not getattr(trial.subject, "is_function", False):  # every call of a function is independent
         at_once = trial.run(case.replace(steps=case.steps * calls))
-        require_same(trial.hold(last), at_once, f"the last of {calls} calls, and the same call from copies")
+        trial.same(trial.hold(last), at_once, f"the result of the last of {calls} calls from copies")
 
 
-def of_an_optimizer(trial: Running) -> Iterator[Try]:
-    params, grads = trial.made(SIZES, 4)
-
-    def refilled() -> None:
+def of_runs(trial: Trial) -> Iterator[Try]:
+    def refilled(data: Data) -> None:
         """Gradients keep their memory, as with ``zero_grad(set_to_none=False)``."""
-        run = trial.start(params)
-        for of in grads:
+        run = trial.start(data.params)
+        for of in data.grads:
             trial.step(run, of, refill=True)
-        trial.same(trial.after(params, grads), trial.outcome(run), "the result of new gradients in each step", params)
+        trial.same(trial.run(data), trial.outcome(run), "the result of new gradients in each step", data)
 
-    def added() -> None:
+    def added(data: Data) -> None:
         """A group that is added later gets the results that it gets alone; learning rates are per group."""
-        run, runs = trial.start(params[:2]), [trial.start(params[:2]), trial.start(params[2:])]
-        for k, of in enumerate(grads):
+        parts = [data.only([0, 1]), data.only([2, 3])]
+        run, runs = trial.start(parts[0].params), [trial.start(x.params) for x in parts]
+        for k, of in enumerate(data.grads):
             if k == 2:
                 trial.slow(run)
                 trial.slow(runs[0])
-                trial.tried(run.add, [trial.placed(x) for x in params[2:]])
+                trial.tried(run.add, [trial.placed(x) for x in parts[1].params])
             trial.step(run, of if k >= 2 else of[:2])
-            trial.step(runs[0], of[:2])
-            if k >= 2:
-                trial.step(runs[1], of[2:])
-        came = [trial.outcome(one) for one in runs]
-        expected = Outcome(came[0].params + came[1].params, came[0].states + came[1].states)
-        trial.same(expected, trial.outcome(run), "the results of the two groups alone", params)
+            for one, x in zip(runs, parts[: k // 2 + 1], strict=False):
+                trial.step(one, x.grads[k])
+        for k, one in enumerate(runs):
+            got = part(trial.outcome(run), [2 * k, 2 * k + 1])
+            trial.same(trial.outcome(one), got, "the results of the two groups alone", data, at=2 * k)
 
-    def loaded() -> None:
+    def loaded(data: Data) -> None:
         """Parameters get other values between two steps, as by loading a model."""
-        run = trial.start(params)
-        for of in grads[:2]:
+        run = trial.start(data.params)
+        for of in data.grads[:2]:
             trial.step(run, of)
-        others = [x + x for x in params]
+        others = [x + x for x in data.params]
         plain = trial.start(others, trial.save(run))
         trial.tried(run.put, others)
-        for of in grads[2:]:
+        for of in data.grads[2:]:
             trial.step(run, of)
             trial.step(plain, of)
-        trial.same(trial.outcome(plain), trial.outcome(run), "the result of a run that starts from them", params)
+        trial.same(trial.outcome(plain), trial.outcome(run), "the result of a run that starts from them", data)
 
-    def closed() -> None:
+    def closed(data: Data) -> None:
         """The step calls a closure that computes the gradients."""
-        run = trial.start(params)
-        for of in grads:
+        run = trial.start(data.params)
+        for of in data.grads:
             trial.tried(run.closed, [trial.placed(x) for x in of])
-        trial.same(trial.after(params, grads), trial.outcome(run), "the result without a closure", params)
+        trial.same(trial.run(data), trial.outcome(run), "the result without a closure", data)
 
-    yield of_runs("gradients that a closure computes", closed)
-    yield of_runs("gradients that keep their memory", refilled)
-    yield of_runs("parameters that are changed between two steps", loaded)
-    yield of_runs("a group that is added later", added)
+    data = partial(trial.data, SIZES, 4)
+    yield Try("gradients that a closure computes", data, closed)
+    yield Try("gradients that keep their memory", data, refilled)
+    yield Try("parameters that are changed between two steps", data, loaded)
+    yield Try("a group that is added later", data, added)
 
 
 LAWS = (
     Law("L24", "use", "Own states, groups, reused gradient memory, and thousands of steps change nothing.",
-        both(of_cases, of_an_optimizer), runs=True, secret=True),
+        both(of_cases, of_runs), runs=True, secret=True),
 )

@@ -40,16 +40,12 @@ class Surroundings(NamedTuple):
 
 def surroundings() -> Surroundings:
     """The current state of this process."""
-    modules = {name: x for name, x in sys.modules.items() if x is not None and (name in WATCHED or _is_ours(name))}
-    names = {
-        module: {name: x for name, x in vars(of).items() if name[0] != "_" and (_is_ours(module) or callable(x))}
-        for module, of in modules.items()
-    }
+    names: dict[str, dict[str, Any]] = {}
+    for module, of in sys.modules.items():
+        ours = module.startswith("refopt.") or module == "refopt"
+        if of is not None and (ours or module in WATCHED):
+            names[module] = {name: x for name, x in vars(of).items() if name[0] != "_" and (ours or callable(x))}
     return Surroundings(dict(_settings()), dict(os.environ), _blanket(), names)
-
-
-def _is_ours(module: str) -> bool:
-    return module.partition(".")[0] == "refopt"
 
 
 def changes(before: Surroundings) -> Iterator[str]:
@@ -71,7 +67,9 @@ def changes(before: Surroundings) -> Iterator[str]:
 
 
 def _settings() -> Iterator[tuple[str, Any]]:
-    yield "np.random", _digest(repr(np.random.get_state(legacy=False)["state"]).encode())
+    state = np.random.get_state(legacy=False)["state"].values()
+    plain = [x.tobytes() if isinstance(x, np.ndarray) else x for x in state]  # printing an array takes long
+    yield "np.random", _digest(repr(plain).encode())
     yield "random", _digest(repr(random.getstate()).encode())
     yield "gc.isenabled()", gc.isenabled()
     yield "sys.getrecursionlimit()", sys.getrecursionlimit()

@@ -2,7 +2,6 @@
 
 import pickle
 from collections.abc import Callable, Sequence
-from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -14,12 +13,13 @@ from refopt.oracle.memory import soiled
 from refopt.oracle.observing import Seen, observe, starts, surroundings, watch_threads
 from refopt.oracle.process.child import Held, is_failure, raised
 from refopt.oracle.process.memory import Packed, Receiver, outcome_sent
-from refopt.oracle.running import optimizer_in, state_dict_of
+from refopt.oracle.running import state_dict_of, why_not
 from refopt.oracle.script import call_of
 
 SMALL = 2**16  # the most bytes kept to test whether a step that raises still works at all
-OPTIONAL = "dtypes", "fixed", "excused", "notes", "always", "compiles_each_list", "is_function", "libraries"
-OF_RUNS = "gated", "in_place", "recompiled"
+OPTIONAL = (
+    "dtypes", "fixed", "excused", "notes", "always", "is_function", "libraries", "gated", "in_place", "recompiled"
+)
 
 
 class SubjectAnswers:
@@ -30,29 +30,25 @@ class SubjectAnswers:
         # The last successful work on cases and on runs, to repeat.
         self.good_case: Callable[[], object] | None = None
         self.good_run: Callable[[], object] | None = None
-        self.optimizer, self.why_not = optimizer_in(subject)
         self.runs: dict[int, Any] = {}  # and state dictionaries
         self.begun: dict[int, list[Any]] = {}  # how a run was started, until one of its steps has succeeded
         self.before = surroundings()
         watch_threads()
         starts.watch()  # a step may start a process in its first call, and use it in others
 
-    def to(self, what: str, argument: Any) -> Callable[[], None]:
-        """Do what is requested; the returned function sends the answer."""
-        blob = self.channel.recv_bytes() if isinstance(argument, Packed) else b""
-        if what in ("run", "observe", "rest"):
-            of_case = self._message(lambda: self._run(argument, blob, what), lambda: self.good_case)
-            return lambda: self._send(of_case, self.receiver.blob(argument))
-        if what == "of_runs":
-            dropped, *asked = argument
-            for key in dropped:
-                self.runs.pop(key, None)
-                self.begun.pop(key, None)
-            of_run = self._message(lambda: self._done(*asked), lambda: self.good_run)
-            return lambda: self._send(of_run)
-        ask = partial(self._call, argument, blob) if what == "call" else partial(getattr(self.subject, what), *argument)
-        message = self._message(ask, lambda: None)
-        return lambda: self._send(message)
+    def to(
+        self, what: str, number: int, packed: Packed | None, arguments: Sequence[Any], dropped: Sequence[int]
+    ) -> Callable[[], None]:
+        """Do what is requested, of the subject or of a run by its number; the returned function sends the answer."""
+        blob = self.channel.recv_bytes() if packed else b""
+        for key in dropped:
+            self.runs.pop(key, None)
+            self.begun.pop(key, None)
+        if packed is None:
+            message = self._message(lambda: self._done(what, number, arguments), lambda: self.good_run)
+            return lambda: self._send(message)
+        of_case = self._message(lambda: self._of_case(what, packed, blob, *arguments), lambda: self.good_case)
+        return lambda: self._send(of_case, self.receiver.blob())
 
     def _message(self, work: Callable[[], Any], good: Callable[[], Callable[[], object] | None]) -> bytes:
         """The result of work or its error, and whether ``good``, which succeeded before, then fails, too."""
@@ -69,55 +65,54 @@ class SubjectAnswers:
     def described(self) -> dict[str, Any]:
         """The properties of a subject."""
         known = {name: getattr(self.subject, name) for name in OPTIONAL if hasattr(self.subject, name)}
-        known |= {name: getattr(self.optimizer, name) for name in OF_RUNS if self.optimizer is not None}
-        known |= {"name": self.subject.name, "why_not": self.why_not}
+        known |= {"name": self.subject.name, "why_not": why_not(self.subject)}
         return known | {"has_stores": hasattr(self.subject, "stores")}
 
-    def _run(self, packed: Packed, blob: bytes, what: str) -> Any:
+    def _of_case(self, what: str, packed: Packed, blob: bytes, *arguments: Any) -> Any:
         case = self.receiver.unpack(packed, blob)
-        value = self._ran(case) if what == "run" else self._observed(case, what == "rest")
-        if len(blob) <= SMALL:
-            whole = {token: (self.receiver.memories[token].size, 0) for token in packed.order}
-            good = packed._replace(fresh=whole, dropped=[]), blob
-            self.good_case = lambda: self.subject.run(Receiver().unpack(*good))
+        value = getattr(self, f"_{what}")(case, *arguments)
+        if len(blob) <= SMALL and what != "call":
+            self.good_case = lambda: self.subject.run(Receiver().unpack(packed, blob))
         return value
 
-    def _ran(self, case: Case) -> Any:
+    def _run(self, case: Case) -> Any:
         got = self.subject.run(case)
         return outcome_sent(case, got), bool(getattr(self.subject, "replaced", False))
 
-    def _observed(self, case: Case, rest: bool) -> Seen:
+    def _observe(self, case: Case, rest: bool) -> Seen:
         seen = observe(self.subject, case, self.before, rest)
         later = seen.later and outcome_sent(case, seen.later)
         return seen._replace(got=outcome_sent(case, seen.got), later=later)
+
+    def _call(self, case: Case) -> Any:
+        """How a script calls the subject, as far as it can be sent."""
+        call = call_of(self.subject, case)
+        arrays = getattr(self.subject, "arrays", None)
+        fields = {name: x for name, x in call._asdict().items() if name != "of"}
+        return fields, (type(arrays).__name__, str(getattr(arrays, "device", "cpu")))
 
     def _done(self, what: str, number: int, arguments: Sequence[Any]) -> Any:
         if what == "soil":
             shapes, dtype, k = arguments
             return soiled(shapes, numpy_dtype(dtype), k)
+        if number == 0:
+            return getattr(self.subject, what)(*arguments)
         if what == "state_dict":
             self.runs[arguments[0]] = state_dict_of(self.runs[number])
             return None
         arguments = [self.runs[x.number] if isinstance(x, Held) else x for x in arguments]
         mine = _copied(arguments) if self.good_run is None and what in ("start", "step") else None
         if what == "start":
-            self.runs[number] = self.optimizer.start(*arguments)
+            self.runs[number] = self.subject.start(*arguments)
             if mine:
                 self.begun[number] = mine
             return None
         value = getattr(self.runs[number], what)(*arguments)
         if what == "step" and mine and number in self.begun:
             begun, given = self.begun[number], mine
-            self.good_run = lambda: self.optimizer.start(*_copied(begun)).step(*_copied(given))
+            self.good_run = lambda: self.subject.start(*_copied(begun)).step(*_copied(given))
             self.begun.clear()
         return value
-
-    def _call(self, packed: Packed, blob: bytes) -> Any:
-        """How a script calls the subject, as far as it can be sent."""
-        call = call_of(self.subject, Receiver().unpack(packed, blob))
-        arrays = getattr(self.subject, "arrays", None)
-        fields = {name: x for name, x in call._asdict().items() if name != "of"}
-        return fields, (type(arrays).__name__, str(getattr(arrays, "device", "cpu")))
 
 
 def _fails(again: Callable[[], object] | None) -> bool:

@@ -21,8 +21,8 @@ class Task(NamedTuple):
     """The task of a child: to adapt a subject, and to answer requests about it.
 
     Attributes:
-        make: called as ``make(row, subject, **named)``, or without a routine as ``make(subject, **named)``.
-        routine: the name of the row.
+        make: called as ``make(row, subject, **named)``.
+        routine: the name of the row; ``None`` without one.
         answers: called with the made object and the connection, returns an object: ``described()`` describes what was
             made, and ``to(what, argument)`` does what is requested and returns the function that answers.
     """
@@ -39,8 +39,7 @@ class Task(NamedTuple):
         return self.named.get("where", "check")
 
     def made(self) -> Any:
-        rows = () if self.routine is None else (ROUTINES[self.routine],)
-        return self.make(*rows, self.subject, **self.named)
+        return self.make(self.routine and ROUTINES[self.routine], self.subject, **self.named)
 
 
 class Held(NamedTuple):

@@ -1,11 +1,10 @@
 """Sending a case to another process and back: all memory that its arrays are views of, and their places in it.
 
-The bytes around an array are sent with it, and arrays that share memory also share it on the other side. Memory that is
-sent again with other values is the same memory there, at the same address.
+The bytes around an array are sent with it, and arrays that share memory also share it on the other side. Memory of the
+case before is the same memory there, at the same address.
 """
 
 import functools
-import weakref
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -22,9 +21,9 @@ LINE = 64  # bytes; addresses on both sides are equal modulo this
 
 
 class Place(NamedTuple):
-    """The place of an array: its memory, first byte, and layout."""
+    """The place of an array: the number of its memory, first byte, and layout."""
 
-    token: int
+    number: int
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -38,8 +37,7 @@ class Packed(NamedTuple):
         row: the name of the routine, and whether its row is the one with variants.
         slots, steps: with a `Place` for each array.
         step: the number of the first one.
-        order: the memory that is sent, by token, in order; ``fresh`` has size and address of new memory.
-        dropped: tokens of freed memory.
+        memories: the size and address of each piece of memory, and its number in the case before; -1 if it is new.
     """
 
     row: tuple[str, bool]
@@ -47,59 +45,35 @@ class Packed(NamedTuple):
     steps: list[dict[str, Any]]
     choices: dict[str, Any]
     step: int
-    order: list[int]
-    fresh: dict[int, tuple[int, int]]
-    dropped: list[int]
+    memories: list[tuple[int, int, int]]
 
 
 class Sender:
     """The side that sends cases."""
 
     def __init__(self) -> None:
-        self.tokens: dict[int, tuple[Any, int]] = {}
-        self.dropped: list[int] = []
-        self.last = 0
+        self.last: list[np.ndarray] = []
 
     def pack(self, case: Case) -> tuple[Packed, list[np.ndarray]]:
         """A case, and its memory as bytes."""
-        roots: dict[int, np.ndarray] = {}
-        fresh: dict[int, tuple[int, int]] = {}
+        roots: dict[int, tuple[int, np.ndarray]] = {}
 
         def place(x: Any) -> Any:
             if not isinstance(x, np.ndarray):
                 return x
             root = _root(x)
-            token = self._token(root)
-            if token not in roots:
-                roots[token] = _bytes(root)
-                if token > before:
-                    fresh[token] = root.nbytes, _address(root) % LINE
+            number, _ = roots.setdefault(id(root), (len(roots), root))
             offset = 0 if root is x else _address(x) - _address(root)
-            return Place(token, offset, x.shape, x.strides, _name(x.dtype))
+            return Place(number, offset, x.shape, x.strides, _name(x.dtype))
 
-        before = self.last
         slots = {name: values and [place(x) for x in values] for name, values in case.slots.items()}
         steps = [{name: place(x) for name, x in step.items()} for step in case.steps]
-        dropped, self.dropped = self.dropped, []
+        before = {id(x): k for k, x in enumerate(self.last)}
+        self.last = [root for _, root in roots.values()]
+        memories = [(x.nbytes, _address(x) % LINE, before.get(id(x), -1)) for x in self.last]
         row = case.routine.name, case.routine is not catalog.KNOWN.get(case.routine.name)
-        packed = Packed(row, slots, steps, dict(case.choices), case.count, list(roots), fresh, dropped)
-        return packed, list(roots.values())
-
-    def _token(self, root: np.ndarray) -> int:
-        """The number of a piece of memory, which is constant while it exists."""
-        known = self.tokens.get(id(root))
-        if known is not None and known[0]() is root:
-            return known[1]
-        self.last += 1
-        token, key = self.last, id(root)
-
-        def gone(reference: Any) -> None:
-            self.dropped.append(token)
-            if self.tokens.get(key, (None,))[0] is reference:
-                del self.tokens[key]
-
-        self.tokens[key] = weakref.ref(root, gone), token
-        return token
+        packed = Packed(row, slots, steps, dict(case.choices), case.count, memories)
+        return packed, [memory(x).view(np.uint8) for x in self.last]
 
     def take_back(self, memories: list[np.ndarray], blob: bytes) -> None:
         """Write the contents of memory as received from the other side."""
@@ -113,37 +87,35 @@ class Receiver:
     """The side that steps run on."""
 
     def __init__(self) -> None:
-        self.memories: dict[int, np.ndarray] = {}
-        self.arrays: dict[int, dict[Place, np.ndarray]] = {}  # of each memory: the same objects in every call
+        # Each piece of memory, with its arrays: the same objects in every call.
+        self.memories: list[tuple[np.ndarray, dict[tuple, np.ndarray]]] = []
 
     def unpack(self, packed: Packed, blob: bytes) -> Case:
         """The case, in memory of this side."""
-        for token in packed.dropped:
-            self.memories.pop(token, None)
-            self.arrays.pop(token, None)
-        for token, (size, address) in packed.fresh.items():
-            self.memories[token], self.arrays[token] = _aligned(size, address), {}
+        before = self.memories
+        self.memories = [
+            before[k] if 0 <= k < len(before) else (_aligned(size, address), {}) for size, address, k in packed.memories
+        ]
         at = 0
-        for token in packed.order:
-            one = self.memories[token]
+        for one, _ in self.memories:
             one[...] = np.frombuffer(blob, np.uint8, one.size, at)
             at += one.size
 
         def array(x: Any) -> Any:
             if not isinstance(x, Place):
                 return x
-            arrays, of = self.arrays[x.token], self.memories[x.token]
-            if x not in arrays:
-                arrays[x] = np.ndarray(x.shape, numpy_dtype(x.dtype), of.data, x.offset, x.strides)
-            return arrays[x]
+            of, arrays = self.memories[x.number]
+            if x[1:] not in arrays:
+                arrays[x[1:]] = np.ndarray(x.shape, numpy_dtype(x.dtype), of.data, x.offset, x.strides)
+            return arrays[x[1:]]
 
         slots = {name: values and [array(x) for x in values] for name, values in packed.slots.items()}
         steps = [{name: array(x) for name, x in step.items()} for step in packed.steps]
         return Case(_row(*packed.row), slots, steps, packed.choices, packed.step)
 
-    def blob(self, packed: Packed) -> bytes:
-        """The current contents of a case's memory."""
-        return b"".join(self.memories[token].data for token in packed.order)
+    def blob(self) -> bytes:
+        """The current contents of the last case's memory."""
+        return b"".join(one.data for one, _ in self.memories)
 
 
 def _row(name: str, extended: bool) -> Routine:
@@ -210,10 +182,6 @@ def _root(x: np.ndarray) -> np.ndarray:
         if type(base) is not np.ndarray:
             return x
         x = base
-
-
-def _bytes(root: np.ndarray) -> np.ndarray:
-    return memory(root).view(np.uint8)
 
 
 def _aligned(size: int, address: int) -> np.ndarray:

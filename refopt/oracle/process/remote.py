@@ -159,61 +159,55 @@ class Remote:
         of = {"type": TypeError, "value": ValueError}.get(value.kind, Exception)
         raise type(value.name, (of,), {})(value.text)
 
+    def request(self, what: str, *arguments: Any, case: Case | None = None, number: int = 0) -> Any:
+        """What a method of the subject, or of a run by its number, gives there; a case is written here, too."""
+        self.anew()
+        packed, memories = (None, None) if case is None else self.sender.pack(case)
+        dropped, self.dropped = self.dropped, []
+        started = time.monotonic()
+        answer, *after = self.asked((what, number, packed, arguments, dropped), memories, answers=1 + bool(packed))
+        self.longest = max(self.longest, time.monotonic() - started)
+        for blob in after:
+            self.sender.take_back(memories or [], blob)
+        return self.value(answer)
+
     def takes(self, what: str) -> bool:
-        return bool(self._ask("takes", what))
+        return bool(self._known("takes", what))
 
     def _stores(self, dtype: str) -> Any:
-        return self._ask("stores", dtype)
+        return self._known("stores", dtype)
+
+    def _known(self, what: str, argument: str) -> Any:
+        """A cached answer, which never changes."""
+        if (what, argument) not in self.known:
+            self.known[what, argument] = self.request(what, argument)
+        return self.known[what, argument]
 
     def call(self, case: Case) -> Call:
         """How a script calls it."""
-        packed, memories = Sender().pack(case)
-        fields, of = self.value(self.asked(("call", packed), memories)[0])
+        fields, of = self.request("call", case=case)
         return Call(**fields, of=library_named(*of))
-
-    def _ask(self, what: str, argument: str) -> Any:
-        """A cached answer, which never changes."""
-        if (what, argument) not in self.known:
-            self.known[what, argument] = self.value(self.asked((what, (argument,)), None)[0])
-        return self.known[what, argument]
 
     def run(self, case: Case) -> Outcome:
         """Take the steps of a case there, and write their results here."""
-        sent, self.replaced = self._run("run", case)
+        sent, self.replaced = self.request("run", case=case)
         return outcome_back(case, sent)
 
     def observe(self, case: Case, rest: bool) -> Seen:
         """The same, with side effects."""
-        seen = self._run("rest" if rest else "observe", case)
+        seen = self.request("observe", rest, case=case)
         later = seen.later and outcome_back(case, seen.later)
         return seen._replace(got=outcome_back(case, seen.got), later=later)
-
-    def _run(self, what: str, case: Case) -> Any:
-        self.anew()
-        packed, memories = self.sender.pack(case)
-        started = time.monotonic()
-        answer, after = self.asked((what, packed), memories, answers=2)
-        self.longest = max(self.longest, time.monotonic() - started)
-        self.sender.take_back(memories, after)
-        return self.value(answer)
 
     def start(self, params: Sequence[Placed], saved: Any = None, apart: bool = False) -> Any:
         self.last += 1
         given = Held(saved.number) if isinstance(saved, RemoteRun) else saved
-        self.of_run("start", self.last, list(params), given, apart)
+        self.request("start", list(params), given, apart, number=self.last)
         return RemoteRun(self, self.last)
 
     def soil(self, shapes: Sequence[tuple[int, ...]], dtype: str, k: int) -> None:
         """Leave numbers in freed memory there."""
-        self.of_run("soil", 0, list(shapes), dtype, k)
-
-    def of_run(self, what: str, run: int, *arguments: Any) -> Any:
-        """Call a method there, of the optimizer or of a run by its number."""
-        dropped, self.dropped = self.dropped, []
-        started = time.monotonic()
-        (answer,) = self.asked(("of_runs", (dropped, what, run, arguments)))
-        self.longest = max(self.longest, time.monotonic() - started)
-        return self.value(answer)
+        self.request("soil", list(shapes), dtype, k)
 
 
 class RemoteRun:
@@ -231,7 +225,7 @@ class RemoteRun:
     def _ask(self, what: str, *arguments: Any) -> Any:
         if self.of.worker is not self.worker:
             raise Ended("the end of its process in an earlier call", [])
-        return self.of.of_run(what, self.number, *arguments)
+        return self.of.request(what, *arguments, number=self.number)
 
     def state_dict(self) -> "RemoteRun":
         self.of.last += 1

@@ -24,8 +24,7 @@ def in_process(
     """A subject whose steps run in a separate process, if possible, and notes for the report.
 
     Args:
-        make: ``make(row, subject, **named)`` returns the `Subject`; without a row, ``make(subject, **named)`` the
-            `Optimizer`.
+        make: ``make(row, subject, **named)`` returns the `Subject`.
         process: ``None`` for a separate process if possible, ``True`` to require one, ``False`` for this process; a
             `Kept` for the process of an earlier call with the same arguments.
         deadline: how many seconds a call of the step may take.

@@ -36,24 +36,24 @@ def of_torch(subject: Any, case: Case) -> Call:
     """A call of a `torch.TorchOptimizer`: states are put into ``optimizer.state``, gradients into ``grad``."""
     of = library_of(subject.arrays)
     define, make = _made(subject.make, subject.name, subject.options)
-    optional, rows = subject._optional(case), subject._rows(case, case.steps[0])
-    groups = [subject._group(row, optional) for row in rows]
+    optional, rows = subject.optional(case), subject.rows(case, case.steps[0])
+    groups = [subject.grouped(row, optional) for row in rows]
     first = {name: x for name, x in groups[0].items() if name in subject.accepts} | subject.options
     params = '[{"params": [p]} for p in params]' if len(groups) > 1 else "params"
     lines = [f"optimizer = {make}({params}, **numbers)", *_groups(subject, groups, first, of)]
-    template = subject._template(case.params[0].dtype, rows[0], optional)
-    steps = f"optimizer.state[p][{subject.step!r}]"
+    template = subject.states.template(case.params[0].dtype, rows[0], optional)
+    steps = f"optimizer.state[p][{subject.counter!r}]"
     if template.in_group is not None:
-        steps = f"optimizer.param_groups[0][{subject.step!r}]"
+        steps = f"optimizer.param_groups[0][{subject.counter!r}]"
     elif template.in_optimizer is not None:
-        steps = f"optimizer.{subject.step}"
+        steps = f"optimizer.{subject.counter}"
     if not is_initial(case, subject.peer.states):
         for i in range(len(case)):
-            entry = subject._entry(case, i, rows[min(i, len(rows) - 1)], optional)
+            entry = subject.states.entry(case, i, rows[min(i, len(rows) - 1)], optional)
             named = ", ".join(f"{name!r}: {_state(x, subject, of)}" for name, x in entry.items())
             lines.append(f"optimizer.state[params[{i}]] = {{{named}}}")
         if template.in_group is not None:
-            lines += ["for group in optimizer.param_groups:", f"    group[{subject.step!r}] = {case.count - 1}"]
+            lines += ["for group in optimizer.param_groups:", f"    group[{subject.counter!r}] = {case.count - 1}"]
         elif template.in_optimizer is not None:
             lines.append(f"{steps} = {case.count - 1}")
     lines += _gate(case, of)
@@ -90,7 +90,7 @@ def _results(subject: Any, case: Case, entry: Any, numbers: Mapping[str, Any], s
             times = f" * {numbers['lr']!r}" if slot.name in subject.without_lr else ""
             states = f"optimizer.state[p].get({theirs!r}) for p in params"
             yield f'got["{slot.name}"] = [None if x is None else torch.as_tensor(x){times} for x in ({states})]'
-        elif slot.name in BASES and subject._follows(slot.name):
+        elif slot.name in BASES and subject.follows(slot.name):
             power = f"{numbers[BASES[slot.name]]!r} ** (1 + float({steps}))"
             power = f"torch.tensor({power}) if optimizer.state[p] else None"
             yield f'got["{slot.name}"] = [{power} for p in params]'

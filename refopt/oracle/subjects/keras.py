@@ -1,4 +1,4 @@
-"""Keras 3 optimizers as `Optimizer`, on the current backend of Keras."""
+"""Keras 3 optimizers as `Subject`, on the current backend of Keras."""
 
 import contextlib
 import copy
@@ -7,6 +7,7 @@ from functools import partial
 from types import FunctionType
 from typing import Any
 
+from refopt.catalog import Routine
 from refopt.checks.arguments import kind_of
 from refopt.oracle.cases import NUMBERS
 from refopt.oracle.memory import Placed
@@ -93,7 +94,9 @@ class KerasOptimizer:
         return KerasRun(self, params, saved)
 
 
-def of_keras(keras: Any, subject: Any, options: Mapping[str, Any], device: str | None = None) -> KerasOptimizer | None:
+def of_keras(
+    keras: Any, row: Routine | None, subject: Any, options: Mapping[str, Any], device: str | None
+) -> KerasOptimizer | None:
     """The optimizer of a class, an instance, a partial or a function; ``None`` for anything else."""
     if not hasattr(keras, "ops"):  # Keras 2
         return None
@@ -101,12 +104,15 @@ def of_keras(keras: Any, subject: Any, options: Mapping[str, Any], device: str |
     make: Callable[..., Any] = subject
     if isinstance(subject, partial) and isinstance(subject.func, type) and not subject.args:
         make, options = subject.func, {**subject.keywords, **options}
+    of_class = isinstance(subject, base) or (isinstance(make, type) and issubclass(make, base))
+    if row is not None:
+        if of_class:
+            expected = f"expected a step, or an optimizer of PyTorch or optax, as {row.name}"
+            raise TypeError(f"check: subject: {expected}, got one of Keras, for laws without a formula")
+        return None
     if isinstance(subject, base):
         make = _again(subject)
-    elif isinstance(make, type):
-        if not issubclass(make, base):
-            return None
-    else:
+    elif not of_class:
         rate = {RATE: float(NUMBERS["lr"])}
         if not isinstance(make, FunctionType | partial) or not makes(base, make, [], rate, options):
             return None

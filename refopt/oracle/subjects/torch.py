@@ -1,60 +1,78 @@
-"""PyTorch optimizers as `Optimizer`."""
+"""PyTorch optimizers: `torch.optim`, and any other class derived from `torch.optim.Optimizer`.
+
+Their states and numbers have the names of `refopt.state.peers`, as in most such classes. A case's states are put into
+``optimizer.state``; initial states are left to the optimizer itself.
+"""
 
 import inspect
-import io
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from types import FunctionType
 from typing import Any
 
 import numpy as np
 
+from refopt.catalog import Routine
 from refopt.checks.arguments import kind_of
-from refopt.oracle.cases import NUMBERS
+from refopt.checks.dtypes import arithmetic, arithmetic_name, numpy_dtype
+from refopt.oracle.cases import COUNTED, NUMBERS, Dtypes, alike, choices_of, number
+from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.memory import Placed
-from refopt.oracle.subject import Lacks, Wrong
+from refopt.oracle.subject import GATE, Lacks, Wrong
 from refopt.oracle.subjects.arrays import Torch
-from refopt.oracle.subjects.names import makes, names_of, public_name, refusing
-from refopt.oracle.subjects.run import LibraryRun
+from refopt.oracle.subjects.names import accepted, public_name, refusing
+from refopt.oracle.subjects.shared import as_told, check_dtypes, is_initial
 from refopt.oracle.subjects.timm import TIMM, USUAL, peer_of
-from refopt.oracle.subjects.torch_peers import TORCH
-from refopt.state.peers import NONE
+from refopt.oracle.subjects.torch_peers import ON_REQUEST, TORCH
+from refopt.oracle.subjects.torch_run import States, TorchRun
+from refopt.oracle.variants import by_request, defaults
+from refopt.state.peers import NONE, SWITCHED, Peer, to_group
 
 SHARING = "load_state_dict of torch.optim.Optimizer, which it inherits, shares tensors: pytorch/pytorch#196083"
+EXACT_LR = 0.125  # a power of 2, so that states with and without it have the same digits
+ALL = (*TORCH.values(), *TIMM.values(), *USUAL.values())
 
 
 class TorchOptimizer:
-    """A class derived from ``torch.optim.Optimizer``, or a function of parameters that returns one.
+    """A class derived from ``torch.optim.Optimizer``, or a function ``make(params, **numbers)`` that returns one.
 
     Attributes:
         kind: the class.
         excused: why it may fail a law through PyTorch's fault, by id.
         accepts: the possible options: defaults by name.
         values: the numbers of its group, by its own names.
+        peer: its names for the states and numbers of the routine; ``counter`` is that of the step count.
+        fixed: refopt's numbers and choices that it fixes.
+        dtypes: those in which it is checked by default.
+        always: optional states that it always has.
+        notes: remarks for the reader of a report.
     """
 
     dtypes: tuple[str, ...] = ("float32", "float64", "float16", "bfloat16")
     in_place, recompiled = True, False
-    peers = *TORCH.values(), *TIMM.values(), *USUAL.values()
+    peers = ALL
 
     def __init__(
-        self, make: Callable[..., Any], options: Mapping[str, Any], device: str = "cpu", name: str = "",
-        accepts: Any = None,
+        self, row: Routine | None, make: Callable[..., Any], name: str, *, options: Mapping[str, Any],
+        accepts: Mapping[str, Any], device: str, names: Mapping[str, str] = NONE, kind: type | None = None,
     ) -> None:
-        self.make, self.options, self.arrays = make, dict(options), Torch(device)
+        self.row: Any = row
+        self.make, self.options, self.name, self.accepts = make, dict(options), name, dict(accepts)
+        self.arrays = Torch(device)
         self.torch = self.arrays.torch
-        self.name, self.accepts = name, names_of(make) if accepts is None else accepts
         self.notes: list[str] = []
         self.group: Mapping[str, Any] = self.options
+        self.fixed: dict[str, Any] = {}
+        self.always: tuple[str, ...] = ()
+        self.numbers: dict[str, Any] = {}
+        if row is not None:
+            self._as_routine(names, kind)
         with refusing(self.name):  # with a matrix, which more optimizers take than a vector
             first = self.built([self.parameter(self.ones(np.float32))])
         self.kind = type(first)
         of_base = self.torch.optim.Optimizer.load_state_dict
         self.excused = {"L28": SHARING} if self.kind.load_state_dict is of_base else {}
         self.group = {name: x for name, x in first.param_groups[0].items() if name != "params"}
-        self.values: dict[str, Any] = {**self.options, **self.group}
-        if isinstance(self.values.get("betas"), tuple | list) and len(self.values["betas"]) == 2:
-            self.values["beta1"], self.values["beta2"] = self.values.pop("betas")
+        self.values: dict[str, Any] = _betas_apart({**self.options, **self.group})
         closure = inspect.signature(first.step).parameters.get("closure")
         self.takes_closure = closure is not None
         self.needs_closure = closure is not None and closure.default is closure.empty
@@ -62,6 +80,46 @@ class TorchOptimizer:
         self.scales = bool(getattr(first, "_step_supports_amp_scaling", False))
         told = self.scales or _reads(self.kind, "found_inf")
         self.gated = bool(self.named or (self.group.get("fused", True) and (told or self._looks(first))))
+        self.module = str(getattr(self.kind.step, "__module__", ""))
+        if row is not None:
+            self._settle()
+
+    def _as_routine(self, names: Mapping[str, str], kind: type | None) -> None:
+        """Find the names and the numbers of a first step."""
+        peer, without_lr = peer_of(self.row.name, kind, self.options)
+        self.peer, self.counter = renamed(peer, names), names.get("step", "step")
+        self.without_lr = tuple(slot for slot in without_lr if slot in peer.states)
+        self.asleep: set[str] = set()
+        self.states = States(self)
+        numbers, choices = defaults(self.row.name, by_request(self.row.name))
+        self._neutral: dict[str, Any] = numbers | choices
+        told = self.peer.numbers.keys() - {*ON_REQUEST}
+        self.numbers = {h.name: number(h) if h.name in told else h.default for h in self.row.hypers}
+        self.numbers |= {ours: peer.only[x] for ours, x in self.peer.numbers.items() if x in peer.only}
+        self.numbers |= choices_of(self.row) | dict(peer.choices)
+        self.always = tuple(ours for ours, theirs in peer.switches.items() if self.options.get(theirs))
+
+    def _settle(self) -> None:
+        """Find the numbers that the options or the rule fix."""
+        peer, own = self.peer, _betas_apart(self.options)
+        if self.module.startswith(("torch.optim.", "timm.")) and not self.scales:
+            self.dtypes = self.dtypes[:2]
+            self.notes.append("16-bit dtypes on request: unfused, each operation is rounded to the parameter's dtype")
+        self.fixed |= peer.choices
+        for ours, theirs in peer.numbers.items():
+            name = ours if ours in own else theirs
+            if name in own:
+                self.fixed[ours] = _ours(ours, own[name] if ours in self.row.choices else float(own[name]))
+            elif ours in ON_REQUEST and self.group.get(theirs) == self._neutral[ours]:
+                self.asleep.add(ours)
+            elif theirs in peer.only and theirs in self.group:
+                self.fixed[ours] = peer.only[theirs]
+                self.notes.append(f"{theirs} is {peer.only[theirs]}: otherwise its rule differs from {self.row.name}")
+        if self.without_lr:
+            self.fixed.setdefault("lr", EXACT_LR)
+        for name, value in peer.only.items():
+            if name not in peer.numbers.values() and self.group.get(name, value) != value:
+                self.notes.append(f"{name}={self.group[name]!r}: the rule of {self.row.name} needs {value!r}")
 
     def ones(self, dtype: Any) -> np.ndarray:
         """A parameter, or its gradient, to examine the optimizer with."""
@@ -97,134 +155,155 @@ class TorchOptimizer:
         peer = peer_of(routine, self.kind, self.options)[0]
         return peer.numbers, peer.choices if (routine, self.kind.__name__) in TIMM else {}
 
-    def built(self, params: list[Any], numbers: Mapping[str, Any] = NONE) -> Any:
-        """An optimizer of parameters or groups, with numbers that its options leave open."""
-        named = {name: x for name, x in numbers.items() if name in self.accepts} | self.options
+    def built(self, params: list[Any], numbers: Any = None, optional: tuple[str, ...] | None = None) -> Any:
+        """An optimizer of parameters or groups, with the numbers of a routine's step; by default usual ones."""
+        row, optional = numbers or self.numbers, self.always if optional is None else optional
+        group = self.grouped(row, optional) if row else {}
         try:
-            optimizer = self.make(params, **named)
+            optimizer = self.make(params, **{name: x for name, x in group.items() if name in self.accepts}
+                                  | self.options)
         except ValueError as error:  # numbers, shapes, dtypes or groups that it does not take
             raise NotImplementedError(str(error)) from error
         if not isinstance(optimizer, self.torch.optim.Optimizer):
             raise Wrong(f"expected an optimizer of PyTorch, got {kind_of(optimizer)}")
+        if row:
+            self._number(optimizer, [], [row], optional)
         return optimizer
 
-    def start(self, params: Sequence[Placed], saved: Any = None, apart: bool = False) -> "TorchRun":
+    def start(self, params: Sequence[Placed], saved: Any = None, apart: bool = False) -> TorchRun:
         return TorchRun(self, params, saved, apart)
 
+    def takes(self, what: str) -> bool:
+        if what in GATE:
+            return self.scales
+        slot = next((slot for slot in self.row.slots if slot.name == what), None)
+        if slot is None:
+            theirs = self.peer.numbers.get(what)
+            names = "betas" if theirs in ("beta1", "beta2") else theirs, theirs
+            known = any(name in self.group or name in self.accepts for name in names)
+            return known and what not in self.fixed and what not in self.asleep
+        if slot.optional:
+            switch = self.peer.switches.get(what, "")
+            return switch in self.group and self.options.get(switch, True)
+        return what in ("params", "grads") or what in self.peer.states or self.follows(what)
 
-class TorchRun(LibraryRun):
-    """A run of a PyTorch optimizer. A checkpoint is its ``state_dict``, saved and loaded by ``torch``."""
+    def follows(self, slot: str) -> bool:
+        """Whether a scalar follows from the step count."""
+        return self.peer.counts and slot in COUNTED and slot in self.row.scalars
 
-    def __init__(
-        self, of: TorchOptimizer, params: Sequence[Any], saved: Any = None, apart: bool = False, *told: Any
-    ) -> None:
-        """``told`` are further arguments of `TorchOptimizer.built`."""
-        if not params:
+    def call(self, case: Case) -> Any:
+        """How a script calls it."""
+        from refopt.oracle.subjects.calls import of_torch
+
+        return of_torch(self, case)
+
+    def stores(self, dtype: str) -> Dtypes:
+        """The dtypes of a tensor's slots: states may be wider than the parameter."""
+        try:
+            entry = self.states.template(numpy_dtype(dtype), self.numbers, ()).entry
+        except Exception:  # a case of the step law will show it
+            return alike(dtype)
+        states = [entry.get(theirs) for ours, theirs in self.peer.states.items() if ours not in self.row.scalars]
+        dtypes = {str(x.dtype).removeprefix("torch.") for x in states if isinstance(x, self.torch.Tensor)}
+        return Dtypes(dtype, dtype, arithmetic_name(dtype)) if dtypes == {arithmetic_name(dtype)} else alike(dtype)
+
+    def run(self, case: Case) -> Outcome:
+        if not len(case):
             raise Lacks("an empty list of parameters")
-        super().__init__(of, params)
-        self.torch = of.torch
-        self._params = [of.parameter(x) for x in self._params]
+        check_dtypes(case, self.dtypes, self.stores)
+        if self.group.get("capturable") and self.arrays.device.type == "cpu" and self.module.startswith("torch.optim."):
+            raise Lacks("capturable=True needs tensors on a GPU: device='cuda'")
+        optional, rows = self.optional(case), [self.rows(case, step) for step in case.steps]
+        run = TorchRun(self, case.params, None, len(rows[0]) > 1, rows[0][0], optional)
+        self._check_changes(run.optimizer, rows, optional)
+        if not is_initial(case, self.peer.states):
+            run.fill(case, rows[0], optional)
+        for step, numbers in zip(case.steps, rows, strict=True):
+            self._number(run.optimizer, run._params, numbers, optional)
+            run.step(case.grads, **self._gate(step, case.params[0].dtype))
+        self.again = partial(run.results, case, rows[-1])
+        return self.again()
+
+    def optional(self, case: Case) -> tuple[str, ...]:
+        """The optional states of a case, each of which all tensors or none must have."""
+        some = {name: [x is not None for x in case.lists()[name]] for name in self.peer.switches}
+        for name, there in some.items():
+            if any(there) and not all(there):
+                raise Lacks(f"{name} for only some tensors")
+        return tuple(name for name, there in some.items() if any(there))
+
+    def rows(self, case: Case, step: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The numbers and choices of a step, rounded to the arithmetic: one row for all tensors, or one for each."""
+        real: Any = arithmetic(case.params[0].dtype.name)
+        named = {name: x for name, x in step.items() if name not in GATE}
+        apart = any(isinstance(x, list) for x in named.values())
+        return [
+            {name: as_told(self.row, name, real(x[i] if isinstance(x, list) else x)) for name, x in named.items()}
+            | case.choices
+            for i in range(len(case) if apart else 1)
+        ]
+
+    def _number(self, optimizer: Any, params: list[Any], rows: list[dict[str, Any]], optional: tuple[str, ...]) -> None:
+        """Set numbers in the groups: one row for all, or one per tensor; options are kept."""
+        for group in optimizer.param_groups:
+            members = {id(p) for p in group["params"]}
+            own = rows if len(rows) == 1 else [row for p, row in zip(params, rows, strict=True) if id(p) in members]
+            if any(row != own[0] for row in own):
+                raise Lacks("numbers for each tensor of a group")
+            numbers = self.grouped(own[0], optional) if own else {}
+            group.update({name: x for name, x in numbers.items() if name in group and name not in self.options})
+
+    def _check_changes(self, optimizer: Any, rows: list[list[dict[str, Any]]], optional: tuple[str, ...]) -> None:
+        """Refuse changing numbers that are in no group."""
+        if all(row == rows[0] for row in rows):
+            return
+        known = {*optimizer.param_groups[0], *self.options, "beta1", "beta2"}
+        outside = [name for name in self.grouped(rows[0][0], optional) if name in self.accepts and name not in known]
+        if outside:
+            raise Lacks(f"steps with changing numbers: {outside[0]} is in no group")
+
+    def grouped(self, numbers: Mapping[str, Any], optional: tuple[str, ...]) -> dict[str, Any]:
+        """Numbers and switches by the optimizer's names; options set the rest."""
         try:
-            self.optimizer = of.built([{"params": [p]} for p in self._params] if apart else list(self._params), *told)
-        except (TypeError, NotImplementedError) as error:
-            if apart and not isinstance(of.make, type):  # a function may make groups itself
-                raise Lacks("takes no groups") from error
-            raise
-        if callable(train := getattr(self.optimizer, "train", None)):
-            train()  # some, such as schedule-free ones, need this before a step
-        if saved is not None:
-            of_file = isinstance(saved, bytes)
-            loaded = self.torch.load(io.BytesIO(saved), weights_only=False) if of_file else saved
-            self.optimizer.load_state_dict(loaded)
+            numbers = self._neutral | dict(numbers) | dict(self.peer.choices)  # its rule may be checked with other ones
+            group = to_group("check", self.row, numbers, dict.fromkeys(optional), self.peer)
+        except ValueError as error:
+            raise Lacks(str(error)) from None
+        group |= {name: numbers[name] for name in ("beta1", "beta2") if name in numbers}
+        left_alone = self.peer.only.keys() - self.peer.numbers.values()
+        return {name: x for name, x in group.items() if name not in left_alone}
 
-    def add(self, params: Sequence[Placed]) -> None:
-        wholes, parts = self._lists(params)
-        added = [self.of.parameter(part) for part in parts]
-        self.optimizer.add_param_group({"params": added})
-        self._params += added
-        self._wholes += wholes
-        self._grads = []
+    def _gate(self, step: Mapping[str, Any], dtype: Any) -> dict[str, Any]:
+        """The scale and flag that ``torch.amp.GradScaler`` passes to fused optimizers."""
+        factor, flag = (None if x is None else float(x.reshape(-1)[0]) for x in map(step.get, GATE))
+        if flag not in (None, 0, 1):
+            raise Lacks("found_inf is 0 or 1 in PyTorch")
+        scale = None if factor is None else float(np.divide(1.0, factor))
+        held = None if scale is None else float(np.float32(scale))
+        if dtype == np.float64 and held != scale:
+            raise Lacks("grad_scale is fp32 in PyTorch")
+        return {"found_inf": flag, "scale": scale}
 
-    def step(
-        self, grads: Sequence[Any], found_inf: float | None = None, refill: bool = False, scale: float | None = None
-    ) -> None:
-        """``scale`` divides gradients, for optimizers that do this themselves."""
-        if refill and self._grads:
-            self.optimizer.zero_grad(set_to_none=False)
-            for p, g in zip(self._params, grads, strict=True):
-                if g is not None:
-                    p.grad.copy_(self.of.arrays.of(g.view().copy()))
-        else:
-            for p, g in zip(self._params, self._given(grads), strict=True):
-                p.grad = g
-        gate = {} if found_inf is None else {"found_inf": found_inf}
-        if (gate and not self.of.named) or scale is not None:
-            gate["grad_scale"] = 1.0 if scale is None else scale
-        named = {
-            name: self.torch.full((), x, dtype=self.torch.float32, device=self.of.arrays.device)
-            for name, x in gate.items()
-        }
-        told = {} if self.of.named else named
-        for name, x in told.items():
-            setattr(self.optimizer, name, x)
-        named = named if self.of.named else {}
-        if self.of.needs_closure:
-            named["closure"] = lambda: self.torch.zeros(())  # the gradients are set already
-        try:
-            self.optimizer.step(**named)
-        finally:
-            for name in told:
-                delattr(self.optimizer, name)
 
-    def closed(self, grads: Sequence[Any]) -> None:
-        """A step whose closure computes the gradients."""
-        if not self.of.takes_closure:
-            raise Lacks("takes no closure")
-        parts, loss = self._given(grads), self.torch.full((), 1.5)
+def _betas_apart(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options with a pair of betas as two numbers."""
+    own = dict(options)
+    if isinstance(own.get("betas"), tuple | list) and len(own["betas"]) == 2:
+        own["beta1"], own["beta2"] = own.pop("betas")
+    return own
 
-        def closure() -> Any:
-            if not self.torch.is_grad_enabled():
-                raise Wrong("step: expected to call the closure with gradients enabled, got them disabled")
-            for p, g in zip(self._params, parts, strict=True):
-                p.grad = g
-            return loss
 
-        if (got := self.optimizer.step(closure)) is not None and float(got) != float(loss):
-            raise Wrong(f"step: expected the loss that the closure returns, {float(loss)}, got {got!r}")
+def _ours(name: str, value: Any) -> Any:
+    """The value of an option as refopt's number or choice."""
+    if name in SWITCHED:
+        return next(choice for choice, switch in SWITCHED[name].items() if switch == bool(value))
+    return 0.96**value if name == "decay_base" else value
 
-    def states(self) -> list[dict[str, np.ndarray]]:
-        return [self._entry(self.optimizer.state.get(p, {})) for p in self._params]
 
-    def _entry(self, entry: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        seen = {}
-        for name, x in entry.items():
-            if isinstance(x, bool | int | float):
-                seen[str(name)] = np.asarray(x)
-            elif isinstance(x, self.torch.Tensor) and hasattr(x, "__tensor_flatten__"):  # codes and their scales
-                parts = {f"{name}.{part}": getattr(x, part) for part in x.__tensor_flatten__()[0]}
-                seen |= self._entry(parts)
-            elif isinstance(x, self.torch.Tensor):
-                try:
-                    seen[str(name)] = self._copy(x)
-                except (TypeError, RuntimeError):  # a dtype that NumPy lacks
-                    if type(x) is self.torch.Tensor and not x.is_sparse:
-                        seen[str(name)] = self._copy(x.detach().contiguous().view(self.torch.uint8))
-        return seen
-
-    def slow(self, group: int | None = None) -> None:
-        groups = self.optimizer.param_groups
-        for one in groups if group is None else [groups[group]]:
-            if "lr" not in one:
-                raise Lacks("has no lr in its groups")
-            one["lr"] = one["lr"] / 2
-
-    def state_dict(self) -> Any:
-        return self.optimizer.state_dict()
-
-    def save(self) -> bytes:
-        file = io.BytesIO()
-        self.torch.save(self.state_dict(), file)
-        return file.getvalue()
+def renamed(peer: Peer, names: Mapping[str, str]) -> Peer:
+    """A row of the table with other names for some states and numbers."""
+    states = {ours: names.get(ours, theirs) for ours, theirs in peer.states.items()}
+    return peer._replace(states=states, numbers={x: names.get(x, theirs) for x, theirs in peer.numbers.items()})
 
 
 def _reads(kind: type, name: str) -> bool:
@@ -239,30 +318,52 @@ def _reads(kind: type, name: str) -> bool:
     return False
 
 
-def unpacked(torch: Any, subject: Any, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """The function or class that makes an optimizer, its options, and the numbers of an instance."""
+def of_torch(
+    torch: Any, row: Routine | None, subject: Any, names: Mapping[str, str], options: Mapping[str, Any], device: str
+) -> TorchOptimizer | None:
+    """The optimizer of a class, an instance, a partial or a function of parameters; ``None`` for anything else."""
+    held: dict[str, Any] = {}
     if isinstance(subject, partial) and isinstance(subject.func, type) and not subject.args:
         subject, options = subject.func, {**subject.keywords, **options}
-    if not isinstance(subject, torch.optim.Optimizer):
-        return subject, dict(options), {}
-    group = {name: x for name, x in subject.param_groups[0].items() if name != "params"}
-    return type(subject), dict(options), {**subject.defaults, **group}
+    if isinstance(subject, torch.optim.Optimizer):
+        group = {name: x for name, x in subject.param_groups[0].items() if name != "params"}
+        subject, held = type(subject), {**subject.defaults, **group}
+    kind = subject if isinstance(subject, type) else None
+    if kind is not None and not issubclass(kind, torch.optim.Optimizer):
+        return None
+    accepts = accepted(kind) if kind is not None else _beside_params(subject, {*names.values()})
+    if accepts is None:
+        return None
+    numbers = set() if row is None else {"betas", *renamed(peer_of(row.name, kind, {})[0], names).numbers.values()}
+    # An instance's numbers vary with cases; its options are kept.
+    kept = {x: held[x] for x in accepts if x in held and x not in numbers and (row is None or held[x] != accepts[x])}
+    options = kept | dict(options)
+    told = ({"names": names} if names else {}) | ({"device": device} if device != "cpu" else {})
+    name = public_name(subject, options | told)
+    if row is None and "lr" in accepts:
+        options = {"lr": float(NUMBERS["lr"])} | options  # by which 0 is divided as in Python
+    for _ in range(2):
+        optimizer = TorchOptimizer(
+            row, subject, name, options=options, accepts=accepts, device=device, names=names, kind=kind
+        )
+        if row is None or optimizer.kind is kind:
+            break
+        kind = optimizer.kind  # of what a function has returned
+    return optimizer
 
 
-def of_torch(torch: Any, subject: Any, options: Mapping[str, Any], device: str) -> TorchOptimizer | None:
-    """The optimizer of a class, an instance, a partial or a function of parameters; ``None`` for anything else."""
-    make, options, own = unpacked(torch, subject, options)
-    if isinstance(make, type) and not issubclass(make, torch.optim.Optimizer):
-        return None
-    if not isinstance(make, FunctionType | partial | type):
-        return None
+def _beside_params(function: Callable[..., Any], more: set[str]) -> dict[str, Any] | None:
+    """What a function takes in addition to parameters: defaults by name; ``None`` if it requires other arguments."""
     try:
-        known = names_of(make)
+        first, *rest = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return None
-    options = {name: x for name, x in own.items() if name in known} | options
-    name = public_name(make, options | ({"device": device} if device != "cpu" else {}))
-    rate = {"lr": float(NUMBERS["lr"])} if "lr" in known else {}  # by which 0 is divided as in Python
-    params = [torch.nn.Parameter(torch.ones(2, 2))]
-    made = isinstance(make, type) or makes(torch.optim.Optimizer, make, [params], rate, options)
-    return TorchOptimizer(make, rate | options, device, name) if made else None
+    known = {"lr", "betas", *more, *(x for peer in ALL for x in peer.numbers.values())} - {"nesterov"}
+    if first.kind is first.VAR_POSITIONAL or "grads" in (first.name, *(p.name for p in rest)):
+        return None
+    if any(p.kind is p.VAR_POSITIONAL or (p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty
+                                          and p.name not in known) for p in rest):
+        return None
+    if any(p.kind is p.VAR_KEYWORD for p in rest):
+        return dict.fromkeys(known - {"beta1", "beta2"}, inspect.Parameter.empty)
+    return {p.name: p.default for p in rest}

@@ -44,15 +44,10 @@ class Gpu:
         return self.machine.to_device(host)
 
     def read(self, value: Any) -> np.ndarray:
-        transfer = gpu.Transfer(value, self._stream, "program")
-        host = transfer.read(value, self.describe(value, "program"))
-        transfer.finish()
-        return host
+        return gpu.Transfer(value, self._stream, "program").read(value, self.describe(value, "program"))
 
     def write(self, value: Any, host: np.ndarray) -> None:
-        transfer = gpu.Transfer(value, self._stream, "program")
-        transfer.write(value, self.describe(value, "program"), host)
-        transfer.finish()
+        gpu.Transfer(value, self._stream, "program").write(value, self.describe(value, "program"), host)
 
     def part(self, buffer: Any, first: int, count: int) -> Any:
         return self.machine.view(buffer, first, (count,), (buffer.dtype.itemsize,))

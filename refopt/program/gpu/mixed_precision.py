@@ -12,10 +12,11 @@ from refopt import gpu
 from refopt.checks import Array
 from refopt.checks.dtypes import ITEM_SIZES, arithmetic
 from refopt.cpu.reduce import TILE
-from refopt.gpu import vectors, words
+from refopt.gpu import words
 from refopt.gpu.gradient_check import BOUNDS, finisher, first_pass, tile_joins
 from refopt.gpu.kernels import Kernel, factory, kernel
 from refopt.gpu.target import cuda
+from refopt.gpu.vectors import load_of, store_of
 from refopt.program.model import Op
 from refopt.program.ops.context import Context
 from refopt.program.ops.mixed_precision import SCALING, STATE
@@ -28,8 +29,8 @@ REAL = np.float32
 @factory
 def adder(source: str, target: str) -> Kernel:
     """The kernel that adds an array to another, one element per thread."""
-    load, load_sum = getattr(vectors, f"load_{source}"), getattr(vectors, f"load_{target}")
-    store = getattr(vectors, f"store_{target}")
+    load, load_sum = load_of(source), load_of(target)
+    store = store_of(target)
     real: Any = arithmetic(target)
     item, sum_item = ITEM_SIZES[source], ITEM_SIZES[target]
 

@@ -9,10 +9,11 @@ import numpy as np
 
 from refopt.checks import Array
 from refopt.checks.dtypes import ITEM_SIZES
-from refopt.gpu import vectors, words
+from refopt.gpu import words
 from refopt.gpu.kernels import Kernel, factory, kernel
 from refopt.gpu.runtime import Device
 from refopt.gpu.target import cuda
+from refopt.gpu.vectors import load_of, store_of
 from refopt.program.model import Op
 from refopt.program.ops.context import Context
 
@@ -22,8 +23,8 @@ BLOCK = 128
 @factory
 def adder(source: str, target: str) -> Kernel:
     """The kernel for the dtypes of rows and sum. Each thread has its own column, so no two write one element."""
-    load, load_sum = getattr(vectors, f"load_{source}"), getattr(vectors, f"load_{target}")
-    store, load_number = getattr(vectors, f"store_{target}"), words.load8
+    load, load_sum = load_of(source), load_of(target)
+    store, load_number = store_of(target), words.load8
     real: Any = np.dtype(target).type
     item, sum_item = ITEM_SIZES[source], ITEM_SIZES[target]
 

@@ -9,7 +9,7 @@ from oracle.cheats import cheat, right
 
 SOON = 0.02
 POOL = ThreadPoolExecutor(2)
-WORDS = "expected the same bits, when the step returned, and when all its work had ended"
+WORDS = "the result when the step returned, also when all its work had ended"
 
 
 def later(*arguments):
