@@ -76,7 +76,7 @@ def _other_numbers(name: str, default: float | None) -> Iterator[tuple[str, Call
 
 def _kept_by_step(s: Situation, powers: dict[str, float]) -> Situation | None:
     """Powers of the usual numbers, at the first steps, which cases with these have taken before."""
-    return s._replace(of_powers={**s.of_powers, **powers}) if s.case.count <= KEPT else None
+    return s._replace(of_powers={**s.of_powers, **powers}) if s.case.count <= 7 else None
 
 
 def _exchanged(one: str, two: str, s: Situation, x: float) -> float:
@@ -136,7 +136,6 @@ def of_steps(row: Routine) -> Iterator[Hypothesis]:
         yield Hypothesis(f"{slot.name} not advanced", partial(kept, name=slot.name), "kept", slot.name)
 
 
-KEPT = 7  # the first steps
 STICKS = {256: "bfloat16", 2048: "float16", 2**24: "float32"}
 WRAPS = 8, 16
 
@@ -149,17 +148,12 @@ def _other_steps(what: str, names: tuple[str, ...]) -> Iterator[Hypothesis]:
     for n, dtype in STICKS.items():
         steps[f"sticks at step {n}, as a counter in {dtype} does"] = lambda t, i, n=n: min(t, n)  # type: ignore[misc]
     for dtype, real in _narrow_numbers():
-        steps[f"of the step rounded to {dtype}"] = partial(_count_in, real=real)
+        steps[f"of the step rounded to {dtype}"] = lambda t, i, real=real: int(real(min(t, 65504)))  # type: ignore[misc]
     for bits in WRAPS:
         text = f"of the step modulo {2**bits}, as with a counter of {bits} bits"
         steps[text] = lambda t, i, n=2**bits: t % n or NONE  # type: ignore[misc]
     for text, to in steps.items():
         yield Hypothesis(f"{what} {text}", partial(_powers, names=names, to=to), "power", names[0])
-
-
-def _count_in(step: int, tensor: int, real: Any) -> int:
-    with np.errstate(over="ignore"):
-        return int(min(float(real(step)), 2.0**30))
 
 
 def _powers(s: Situation, names: tuple[str, ...], to: Callable[[int, int], int]) -> Situation | None:

@@ -55,8 +55,7 @@ def of_cases(trial: Trial) -> Iterator[Try]:
     yield Try("lists untouched", partial(trial.case, [7, 300, (4, 5), 0], count=2), lists_kept)
     yield from numbers.kept(trial)
     # PyTorch's fused optimizers write the gradients that they divide by a scale.
-    factors = gate.factor(trial) if getattr(trial.subject, "is_function", False) else ()
-    for one in (*of_row(trial), *factors):
+    for one in (*of_row(trial), *(gate.factor(trial) if getattr(trial.subject, "is_function", False) else ())):
         yield Try(f"gradients untouched, {one.label}", one.case, partial(gradients_kept, trial))
 
 

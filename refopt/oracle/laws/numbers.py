@@ -61,7 +61,7 @@ def held_unless_promoted(trial: Trial, case: Case) -> None:
     except Misconduct as error:
         if "got one of float64" not in str(error):
             raise
-        text = "numbers of numpy.float64, as np.cos returns them: NumPy promotes results to float64; pass float(lr)"
+        text = "numbers of np.float64 promote results to float64: pass float(lr)"
         raise Skipped(text, lacks=True) from None
 
 

@@ -25,8 +25,6 @@ from refopt.state.peers import NONE
 
 LISTS = "params", "grads"
 SCALARS = {slot.name: slot for row in KNOWN.values() for slot in row.slots if slot.scalar}
-SINGLE = "param", "parameter", "grad", "gradient"
-
 
 class Function:
     """A function ``step(params, grads, *states, **numbers)`` of lists of arrays.
@@ -107,7 +105,7 @@ class Function:
         """Classify a parameter: a slot by position, or anything by name."""
         left = [x.name for x in row.slots if not x.optional and x.name not in self.positional]
         name, required = self.ours.get(parameter.name, parameter.name), parameter.default is parameter.empty
-        if name in SINGLE:
+        if name in ("param", "parameter", "grad", "gradient"):
             raise TypeError(f"check: subject: expected a step of lists, params and grads, got one that takes {name!r}")
         if parameter.kind is parameter.VAR_POSITIONAL:
             self.positional += left
