@@ -232,7 +232,7 @@ NOT_DECOUPLED = {"WeightDecayWithoutLr", "WeightDecayAfterwards"}
 EQUAL = {
     "sgd": {"DecayDecoupled", "Distributed"},
     "momentum": {"LearningRateInVelocity", "OtherSign", "DampeningIgnored", "DampeningOfEverything"},
-    "adam": {"SquareFirst", "StepRegrouped"}, "adamw": {"RatioOnEverything", "DecaySubtracted"},
+    "adam": {"SquareFirst", "StepRegrouped"}, "adamw": {"RatioOnEverything", "RatioOfTheStep", "DecaySubtracted"},
     "adagrad": {"StepRegrouped", "TimesTheReciprocal"} | NOT_DECOUPLED,
     "rmsprop": {"LearningRateAtTheOtherPlace", "SquareFirst", "VarianceClamped", "StepRegrouped"} | NOT_DECOUPLED,
     "adadelta": {"RootsDivided", "SquareFirst", "StepRegrouped"} | NOT_DECOUPLED,

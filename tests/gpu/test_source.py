@@ -87,7 +87,7 @@ def test_what_is_printed(routine):
     said = " ".join(re.sub("(?m)^#", "", head).split())
     given = [slot.name for slot in routine.slots if not slot.optional]
     assert re.findall(r"(\w+) float32", said) == given
-    for lead, names in (("addresses", given), ("hyper", [x.name for x in routine.hypers if not x.whole])):
+    for lead, names in (("addresses", given), ("hyper", [x.name for x in routine.hypers])):
         rows = re.search(rf"rows of {lead}: ((?:\d+ \w+(?:, )?)+)", said)[1]
         assert re.findall(r"\d+ (\w+)", rows) == names
     assert all(f"{name}={values[0]}" in said for name, values in routine.choices.items() if name != "rounding")
