@@ -447,6 +447,18 @@ def test_ways_refuse(machine, way, error, given, message):
         assert buffer.sum() == 7
 
 
+def test_copies_run_on_the_stream_that_is_set(machine):
+    """Those that are planned already, too."""
+    inputs = [machine.to_device(np.arange(n, dtype=np.float32)) for n in (3, 300)]
+    coalesced, stream = gpu.coalesce_tensor(inputs), machine.new_stream()
+    coalesced.gather(inputs)
+    coalesced.stream = stream
+    coalesced.gather(inputs)
+    assert coalesced.stream == coalesced.plan("gather").stream == machine.stream(stream)
+    machine.synchronize()
+    assert coalesced.views[1].copy_to_host()[-1] == 299
+
+
 @pytest.mark.parametrize("way", ["gather", "scatter"])
 def test_tensors_of_the_time_before_are_not_looked_at_again(monkeypatch, way):
     """Others are, at whatever place."""
