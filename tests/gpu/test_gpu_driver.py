@@ -367,7 +367,7 @@ def test_arrays_are_transferred_in_their_own_order(fake, monkeypatch):
     """Both ways on the stream, which each copy waits for."""
     monkeypatch.setattr(transfer, "device", lambda name: driver.Gpu())
     monkeypatch.setattr("cuda.bindings.driver", fake)
-    given = np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3))
+    given = np.arange(24, dtype=np.float32).reshape(2, 3, 4).transpose(1, 2, 0)
     array, none = driver.Gpu().to_device(given), driver.Gpu().to_device(np.zeros((0, 2)))
     fake.calls.clear()
     copies = transfer.Transfer(array, 7)
