@@ -21,8 +21,8 @@ RUNS = [*((name, "") for name in CLASSES), *((name, "fused") for name in FUSED_T
 
 
 # Elements that are compared, of parameters and states.
-COMPARED = {("Adam", ""): 1800933, ("Adam", "foreach"): 1800933, ("ASGD", ""): 1206480, ("Adafactor", ""): 1167077,
-            ("Rprop", ""): 1800933}
+COMPARED = {("Adam", ""): 1803173, ("Adam", "foreach"): 1803173, ("ASGD", ""): 1207992, ("Adafactor", ""): 1168573,
+            ("Rprop", ""): 1803173}
 slow = pytest.mark.slow
 
 
@@ -77,7 +77,8 @@ def test_findings():
     assert fused.wrong == ["L8"] and {"in the first step"} <= {x.label for x in fused.of("failed") if x.law == "L8"}
     for kind in (torch.optim.NAdam, torch.optim.ASGD):
         resumed = check(None, kind, dtypes=["float64"])
-        assert resumed.wrong == ["L16"], str(resumed)
+        # L24 also loads a state: parameters that are changed between two steps are compared with a new run.
+        assert "L16" in resumed.wrong and {*resumed.wrong} <= {"L16", "L24"}, str(resumed)
 
 
 def test_all_at_once_and_one_numbers_of_all():
@@ -101,12 +102,14 @@ class Momentum(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure=None):
+        loss = torch.enable_grad()(closure)() if closure else None
         if self.skips():
-            return
+            return loss
         for group in self.param_groups:
             for i, p in enumerate(group["params"]):
                 if p.grad is not None:
                     self.one(i, p, self.state[p], group["lr"])
+        return loss
 
     def one(self, i, p, state, lr):
         state["count"] = state.get("count", 0) + 1
@@ -284,6 +287,7 @@ class Codes(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure=None):
+        loss = torch.enable_grad()(closure)() if closure else None
         for p, lr in ((p, group["lr"]) for group in self.param_groups for p in group["params"] if p.grad is not None):
             state = self.state[p]
             state["count"] = state.get("count", 0) + 1
@@ -295,6 +299,7 @@ class Codes(torch.optim.Optimizer):
                 state[name], state[f"{name}_scale"] = self.coded(moment)
                 moments.append(moment / (1 - fade ** state["count"]))
             p.sub_((lr * moments[0] / (moments[1].sqrt() + 1e-6)).to(p.dtype))
+        return loss
 
 
 class KeptCodes(Codes):
