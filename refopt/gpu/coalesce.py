@@ -59,7 +59,8 @@ class Coalesced(Exclusive, coalesce.Coalesced):
         if not same:
             plan = CastPlan(sources, targets, scale, self._stream, names)
             self._plans[names[0]] = arrays, plan
-        plan.stream = self._stream
+        if plan.stream != self._stream:
+            plan.stream = self._stream
         plan(scale=scale if same and numbers else None)
 
 
