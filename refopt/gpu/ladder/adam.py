@@ -24,14 +24,14 @@ All versions except adam_0 match the reference bit for bit, on the executor and 
 One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA H200::
 
     version     launches     ms  ms as a graph  GB/s  registers
-    adam_0           161  0.751          0.574  1247         27
-    adam_1           161  0.920          0.575  1244         27
-    adam_2           161  0.793          0.621  1152         46
-    adam_3             1  0.213          0.213  3352         44
-    adam_4             1  0.178          0.178  4018         72
-    production         1  0.178          0.178  4025
+    adam_0           161  0.739          0.575  1245         27
+    adam_1           161  0.735          0.576  1242         27
+    adam_2           161  0.778          0.622  1150         46
+    adam_3             1  0.213          0.213  3355         44
+    adam_4             1  0.178          0.178  4015         72
+    production         1  0.178          0.178  4026
 
-A copy reaches 4275 GB/s; a small model may gain from the L2 cache.
+A copy reaches 4276 GB/s; a small model may gain from the L2 cache.
 """
 
 import math

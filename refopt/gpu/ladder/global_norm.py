@@ -26,14 +26,14 @@ Versions:
 One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA H200::
 
     version     launches      ms  ms as a graph  GB/s  registers
-    norm_0           162  16.869         16.704     6         30
-    norm_1           162   0.999          0.432   236         30
-    norm_2           323   2.016          0.699   146         28
-    norm_3             3   0.043          0.041  2483         64
-    norm_4             2   0.044          0.043  2389         72
-    production         2   0.038          0.038  2670
+    norm_0           162  16.877         16.737     6         30
+    norm_1           162   0.663          0.441   232         30
+    norm_2           323   1.415          0.707   145         25
+    norm_3             3   0.040          0.039  2651         56
+    norm_4             2   0.043          0.042  2447         56
+    production         2   0.038          0.038  2661
 
-A copy reaches 4275 GB/s; a small model may gain from the L2 cache.
+A copy reaches 4276 GB/s; a small model may gain from the L2 cache.
 """
 
 import numpy as np

@@ -35,11 +35,11 @@ are in fp32, and match the reference bit for bit, on the executor and on a GPU.
 One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA H200::
 
     version     launches     ms  ms as a graph  GB/s  registers
-    lamb_2           483  3.389          1.526   670         44
-    lamb_4             2  0.264          0.263  3883         76
-    production         2  0.261          0.261  3918
+    lamb_2           483  2.403          1.562   654         44
+    lamb_4             2  0.275          0.274  3735         80
+    production         2  0.261          0.261  3915
 
-A copy reaches 4275 GB/s; a small model may gain from the L2 cache.
+A copy reaches 4276 GB/s; a small model may gain from the L2 cache.
 """
 
 import numpy as np

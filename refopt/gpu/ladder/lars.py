@@ -30,11 +30,11 @@ executor and on a GPU.
 One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA H200::
 
     version     launches     ms  ms as a graph  GB/s  registers
-    lars_2           483  2.300          1.139   628         29
-    lars_4             2  0.183          0.182  3935         64
-    production         2  0.175          0.175  4086
+    lars_2           483  2.386          1.172   610         29
+    lars_4             2  0.184          0.183  3913         64
+    production         2  0.175          0.175  4088
 
-A copy reaches 4275 GB/s; a small model may gain from the L2 cache.
+A copy reaches 4276 GB/s; a small model may gain from the L2 cache.
 """
 
 import numpy as np

@@ -31,17 +31,17 @@ Muon runs matmul_8 on Hopper for large matrices, and matmul_7 otherwise. matmul_
 Products of 1,024 x 1,024 matrices on an NVIDIA H200, a half that is mirrored counted in full::
 
     version             launches of 1  ms of 1  TFLOP/s of 1  launches of 64  ms of 64  TFLOP/s of 64  registers
-    matmul_0                        1    4.429           0.5              64   283.226            0.5         32
-    matmul_1                        1    0.399           5.4              64    26.053            5.3         48
-    matmul_2                        1    0.212          10.1              64    14.534            9.5         64
-    torch.matmul, fp32              1    0.060          35.5               1     2.771           49.6
-    matmul_3                        1    0.238           9.0              64    15.097            9.1         60
-    matmul_4                        1    0.218           9.8              64    14.338            9.6        106
-    matmul_5                        1    0.022          99.2              64     1.287          106.8        114
-    matmul_6                        1    0.019         114.7              64     1.089          126.2        128
-    matmul_7                        1    0.019         114.5               1     0.425          323.5        128
-    matmul_8                        1    0.012         173.4               1     0.147          935.3        119
-    torch.matmul, bf16              1    0.008         276.2               1     0.196          702.8
+    matmul_0                        1    4.424           0.5              64   283.112            0.5         32
+    matmul_1                        1    0.399           5.4              64    26.049            5.3         48
+    matmul_2                        1    0.212          10.1              64    14.542            9.5         64
+    torch.matmul, fp32              1    0.060          35.5               1     2.767           49.7
+    matmul_3                        1    0.238           9.0              64    15.094            9.1         60
+    matmul_4                        1    0.218           9.8              64    14.266            9.6        106
+    matmul_5                        1    0.022          99.1              64     1.277          107.6        114
+    matmul_6                        1    0.019         115.1              64     1.086          126.5        128
+    matmul_7                        1    0.019         113.8               1     0.426          322.9        128
+    matmul_8                        1    0.013         170.8               1     0.147          935.4        119
+    torch.matmul, bf16              1    0.008         272.2               1     0.197          698.4
 """
 
 from functools import partial
