@@ -3,19 +3,21 @@
     python -m benchmarks.muon [--out FILE]
 
 ``bits`` has lists of matrices after some steps: elements of parameters and momentum, and how many differ from
-`refopt.cpu.merged_muon`. ``rows`` has sampled rows of each of the three products of an iteration in the full models:
-elements, and how many differ from `refopt.cpu.matmul`, given the product's inputs on the device. ``products`` has
-milliseconds of each, by ``mma.sync`` and by ``wgmma``. ``steps`` has milliseconds of the device for a whole step, fp32
-parameters and five iterations in bf16, those that the call takes the host, and the rate of the products, as if they
-were computed in full: refopt's, of which symmetric ones are computed by half, as a plan and as `refopt.torch.Muon`;
-`torch.optim.Muon`'s as its users have it, and as a CUDA graph; PyTorch's operations on stacks of all matrices of a
-shape, as a CUDA graph, as they are and compiled by ``torch.compile``; and the same with QuACK's kernels for the
-products, symmetric ones by half, where ``quack-kernels`` is installed.
+`refopt.cpu.merged_muon`. ``rows`` has sampled rows of every product of a step in the full models, by Gram matrices and
+by the standard iteration, by ``mma.sync`` and by ``wgmma``: elements, and how many differ from `refopt.cpu.matmul`,
+given the product's inputs on the device. ``products`` has milliseconds of each kind. ``steps`` has milliseconds of the
+device for a whole step, fp32 parameters and five iterations, those that the call takes the host, and the rate of the
+products, as if they were the standard ones, computed in full: refopt's, of which symmetric ones are computed by half,
+as a plan, with and without Gram matrices, and as `refopt.torch.Muon`; `torch.optim.Muon`'s as its users have it, and
+as a CUDA graph; PyTorch's operations on stacks of all matrices of a shape, as a CUDA graph, as they are and compiled by
+``torch.compile``; the same with QuACK's kernels for the products, symmetric ones by half, where ``quack-kernels`` is
+installed; and the optimizer of ``gram-newton-schulz``, which uses these, as a CUDA graph.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -26,8 +28,9 @@ from benchmarks.peers import compiled
 from benchmarks.record import by_parts
 from refopt import cpu, gpu
 from refopt.checks.dtypes import numpy_dtype
-from refopt.cpu.muon import COEFFICIENTS
+from refopt.cpu.newton_schulz import JORDAN, PRESETS, takes_gram
 from refopt.gpu.muon import iterations
+from refopt.gpu.muon.iterations import Stage
 from refopt.gpu.muon.matrices import Matrix, Workspace
 from refopt.gpu.products import Product
 
@@ -37,14 +40,16 @@ MODELS: dict[str, list[Shape]] = {
     "GPT-2 XL": [(4800, 1600), (1600, 1600), (6400, 1600), (1600, 6400)] * 48,
 }
 ITERATIONS = 5
-BFLOAT16 = numpy_dtype("bfloat16")
-A, B, C = COEFFICIENTS
-SAMPLED = 16  # rows of a product
+A, B, C = JORDAN
+SAMPLED = 2  # rows of a product
 LR, DECAY, MOMENTUM, EPS = 1e-4, 0.1, 0.95, 1e-7
 MIXED = [(1, 1), (1, 300), (300, 1), (17, 33), (33, 17), (64, 64), (130, 70), (200, 99)]
 LARGE = [(512, 512), (512, 130), (99, 512), (1, 9), (256, 512), (512, 256)]
+GRAM: dict[str, Any] = {"compute": "float16", "restarts": (2,), "coefficients": "polar_express"}
 LISTS: dict[str, tuple[list[Shape], dict[str, Any]]] = {
     "mixed, bf16": (MIXED, {}), "mixed, fp16": (MIXED, {"compute": "float16"}), "up to 512 x 512": (LARGE, {}),
+    "Gram, bf16": (MIXED, {"restarts": (2, 4)}), "Gram, fp16": (MIXED, GRAM),
+    "Gram, up to 512 x 2048": ([*LARGE, (2048, 512), (384, 2048)], GRAM),
     "Jordan's momentum, no Nesterov": (MIXED[3:6], {"use_nesterov": False, "average": False}),
     "blocks of rows": ([(24, 40), (96, 64)], {"blocks": cpu.Blocks(rows=4)}),
     "blocks of columns": ([(24, 40), (40, 24)], {"blocks": cpu.Blocks(columns=4)}),
@@ -69,9 +74,15 @@ def bits() -> Iterator[dict[str, Any]]:
 
 def steps() -> Iterator[dict[str, Any]]:
     for model, shapes in MODELS.items():
-        made = {"refopt, merged": _refopt, "refopt.torch.Muon": _drop_in, "torch.optim.Muon": _torch,
-                "torch.optim.Muon, graph": _torch_graph, "PyTorch, by shape, graph": _by_shape,
-                "PyTorch, by shape, compiled, graph": _compiled, "QuACK, by shape, graph": _by_quack}
+        made = {
+            "refopt, merged": _refopt, "refopt, merged, fp16": partial(_refopt, compute="float16"),
+            "refopt, Gram": partial(_refopt, **GRAM), "refopt.torch.Muon": _drop_in,
+            "gram-newton-schulz, graph": _package,
+            "gram-newton-schulz, standard, graph": partial(_package, algorithm="standard_newton_schulz"),
+            "torch.optim.Muon": _torch, "torch.optim.Muon, graph": _torch_graph,
+            "PyTorch, by shape, graph": _by_shape, "PyTorch, by shape, compiled, graph": _compiled,
+            "QuACK, by shape, graph": _by_quack,
+        }
         for name, make in made.items():
             torch.manual_seed(0)
             arrays = [[torch.randn(shape, device="cuda") for shape in shapes] for _ in range(2)]
@@ -94,9 +105,9 @@ def tflop(shapes: list[Shape]) -> float:
     return sum(ITERATIONS * (4 * m * m * n + 2 * m**3) for m, n in sides) / 1e12
 
 
-def _refopt(params: list[Any], grads: list[Any]) -> Callable[[], object]:
+def _refopt(params: list[Any], grads: list[Any], **options: Any) -> Callable[[], object]:
     momentum = [torch.zeros_like(p) for p in params]
-    return gpu.plan("muon", params, grads, momentum, lr=LR, iterations=ITERATIONS)
+    return gpu.plan("muon", params, grads, momentum, lr=LR, iterations=ITERATIONS, **options)
 
 
 def _optimizer(params: list[Any], grads: list[Any], kind: Any = torch.optim.Muon) -> Any:
@@ -139,6 +150,20 @@ def _by_quack(params: list[Any], grads: list[Any]) -> Callable[[], object]:
     return captured(_stacked(params, grads, iterated))
 
 
+def _package(
+    params: list[Any], grads: list[Any], algorithm: str = "gram_newton_schulz"
+) -> Callable[[], object]:
+    """The optimizer of gram-newton-schulz; its iterations are compiled so that the whole step can be captured."""
+    import gram_newton_schulz as package
+
+    torch._dynamo.reset()
+    of = partial(package.Muon, ns_algorithm=algorithm, gram_newton_schulz_restart_iterations=[2])
+    optimizer, kinds = _optimizer(params, grads, of), {True: "GramNewtonSchulz", False: "StandardNewtonSchulz"}
+    kind = getattr(package, kinds[algorithm == "gram_newton_schulz"])
+    optimizer.newton_schulz = kind(ns_use_kernels=True, compile_kwargs={"fullgraph": True})
+    return captured(optimizer.step)
+
+
 def _iterated(x: Any) -> Any:
     square = torch.bmm(x, x.mT)
     polynomial = torch.baddbmm(square, square, square, beta=B, alpha=C)
@@ -168,72 +193,110 @@ def _stacked(params: list[Any], grads: list[Any], iterated: Callable[[Any], Any]
     return step
 
 
-def workspace(shapes: list[Shape]) -> Workspace:
-    """That of a model, with random numbers in all places."""
+def workspace(shapes: list[Shape], gram: bool, compute: str) -> Workspace:
+    """That of a model, with random matrices of about norm 1."""
     made = [Matrix(i, 0, *shape, shape[1], 1, *shape, shape[0] <= shape[1]) for i, shape in enumerate(shapes)]
-    work = Workspace(gpu.device("gpu"), made, "bfloat16", np.float32)
-    torch.as_tensor(work.memory.view(np.int16), device="cuda").view(torch.bfloat16).normal_(0, 0.02)
+    kinds = [takes_gram(*shape, () if gram else None) for shape in shapes]
+    work = Workspace(gpu.device("gpu"), made, compute, np.float32, kinds)
+    numbers = _bits(work).view(getattr(torch, compute))
+    start = work.places["x", 0]
+    for i, m in enumerate(made):
+        at = (work.places["x", i] - start) // 2
+        numbers[at : at + m.size].normal_(0, m.size**-0.5)
     return work
 
 
-def iteration(work: Workspace) -> list[Callable[[Any], None]]:
-    """Its three launches."""
-    return list(iterations.launches(gpu.device("gpu"), work, np.array([COEFFICIENTS], np.float32), "bfloat16"))
+def _bits(work: Workspace) -> Any:
+    """The memory of the iterations as a tensor of int16."""
+    return torch.as_tensor(work.memory.view(np.int16), device="cuda")
+
+
+def _calls(work: Workspace, gram: bool, compute: str) -> list[tuple[Stage, Callable[[Any], None]]]:
+    """The stages that have matrices, each with its launch."""
+    triples = np.array(PRESETS["polar_express"], np.float32)
+    every, _ = iterations.stages(triples, (2,) if gram else None)
+    made = [(stage, [*iterations.launches(gpu.device("gpu"), work, [stage], compute)]) for stage in every]
+    return [(stage, launches[0]) for stage, launches in made if launches]
+
+
+KINDS = {(True, True, False): "x x^T", (False, True, True): "symmetric", (False, False, True): "a x + B x",
+         (False, False, False): "Q x"}
 
 
 def products() -> Iterator[dict[str, Any]]:
-    for model, shapes in MODELS.items():
-        work = workspace(shapes)
-        for way in ("mma.sync", "wgmma"):
-            work.mapped = way == "wgmma"
-            stream = torch.cuda.current_stream().cuda_stream
-            calls = [partial(launch, stream) for launch in iteration(work)]
-            three = [round(device_ms(call, 7, 2), 4) for call in calls]
-            yield {"model": model, "by": way, **dict(zip(("x x^T", "b A + c A A", "a x + B x"), three, strict=True))}
+    for (model, shapes), gram, way in product(MODELS.items(), (False, True), ("mma.sync", "wgmma")):
+        work = workspace(shapes, gram, "float16")
+        work.mapped = way == "wgmma"
+        stream, total = torch.cuda.current_stream().cuda_stream, dict.fromkeys(KINDS.values(), 0.0)
+        calls = _calls(work, gram, "float16")
+        for stage, launch in calls:
+            if stage.operations:
+                total[KINDS[stage.operations[0].kind]] += device_ms(partial(launch, stream), 3, 1)
+        rounded = {kind: round(ms, 3) for kind, ms in total.items()}
+        yield {"model": model, "gram": gram, "by": way, "launches": len(calls), **rounded}
         del work, calls
         free()
 
 
 def rows() -> Iterator[dict[str, Any]]:
     rng = np.random.default_rng(4)
-    for model, shapes in MODELS.items():
-        work = workspace(shapes)
-        for launch in iteration(work):
-            launch(0)
-        torch.cuda.synchronize()
-        bits = torch.as_tensor(work.memory.view(np.int16), device="cuda")
-        start = work.memory.__cuda_array_interface__["data"][0]
+    for (model, shapes), gram, way in product(MODELS.items(), (False, True), ("mma.sync", "wgmma")):
+        compute = "float16" if gram else "bfloat16"
+        work = workspace(shapes, gram, compute)
+        work.mapped = way == "wgmma"
+        bits, start, dtype = _bits(work), work.places["x", 0], numpy_dtype(compute)
+        elements, differing = dict.fromkeys(KINDS.values(), 0), dict.fromkeys(KINDS.values(), 0)
 
-        def fetched(address: int, m: int, n: int, bits: Any = bits, start: int = start) -> Any:
+        def fetched(
+            address: int, m: int, n: int, bits: Any = bits, start: int = start, dtype: Any = dtype
+        ) -> np.ndarray:
             at = (address - start) // 2
-            return bits[at : at + m * n].reshape(m, n).cpu().numpy().view(BFLOAT16)
+            return bits[at : at + m * n].reshape(m, n).cpu().numpy().view(dtype)
 
-        names = "x x^T", "b A + c A A", "a x + B x"
-        elements, differing = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
-        for i in [shapes.index(shape) for shape in dict.fromkeys(shapes)]:
-            for name, of, numbers in zip(names, work.products(0), ((0, 1), (B, C), (A, 1)), strict=True):
-                wrong, of_all = _differing(of[i], numbers, fetched, rng)
-                elements[name] += of_all
-                differing[name] += wrong
-        yield from ({"model": model, "product": x, "elements": elements[x], "differing": differing[x]} for x in names)
+        firsts = {shape: shapes.index(shape) for shape in shapes}
+        for stage, launch in _calls(work, gram, compute):
+            launch(0)
+            torch.cuda.synchronize()
+            for operation in stage.operations:
+                of = [i for i, is_gram in enumerate(work.gram) if is_gram == operation.gram]
+                for i, p in zip(of, work.products([operation]), strict=True):
+                    if i in firsts.values():
+                        kind = KINDS[operation.kind]
+                        wrong, of_all = _differing(p, operation.kind[1], (stage.alpha, stage.beta), fetched, rng)
+                        elements[kind] += of_all
+                        differing[kind] += wrong
+        for kind, count in elements.items():
+            if count:
+                yield {"model": model, "gram": gram, "by": way, "product": kind, "elements": count,
+                       "differing": differing[kind]}
         del work, bits, fetched
         free()
 
 
-def _differing(p: Product, numbers: tuple[float, float], fetched: Callable, rng: Any) -> tuple[int, int]:
+def _differing(
+    p: Product, symmetric: bool, numbers: tuple[Any, Any], fetched: Callable, rng: Any
+) -> tuple[int, int]:
     """Of some rows of a product, elements that are not NumPy's; and all."""
-    some = rng.choice(p.m, min(SAMPLED, p.m), replace=False)
-    if p.added:
-        a, b = fetched(p.a, p.m, p.k), fetched(p.b, p.k, p.n)
-        beta, alpha = map(np.float32, numbers)
-        added = beta * fetched(p.added, p.m, p.n)[some].astype(np.float32)
-        expected = (added + alpha * cpu.matmul(a[some], b)).astype(BFLOAT16)
+    alpha, beta = numbers
+    got, wrong = fetched(p.out, p.m, p.n), 0
+    added = fetched(p.added, p.m, p.n).astype(np.float32) if p.added else None
+    if p.a == p.b:
+        a = fetched(p.a, p.k, p.m).T if p.along else fetched(p.a, p.m, p.k)
+        b = a.T
     else:
-        x = fetched(p.a, p.k, p.m).T if p.along else fetched(p.a, p.m, p.k)
-        expected = cpu.matmul(x[some], x.T).astype(BFLOAT16)
-    got = fetched(p.out, p.m, p.n)[some]
-    return int((got.view(np.uint16) != expected.view(np.uint16)).sum()), got.size
+        a, b = fetched(p.a, p.m, p.k), fetched(p.b, p.k, p.n)
+    some = rng.choice(p.m, min(SAMPLED, p.m), replace=False)
+    for r in some:
+        parts = [(slice(r, r + 1), slice(0, r + 1)), (slice(r + 1, None), slice(r, r + 1))] if symmetric else [
+            (slice(r, r + 1), slice(None))]
+        for down, across in parts:
+            sums = cpu.matmul(np.ascontiguousarray(a[down]), np.ascontiguousarray(b[:, across]))
+            sums = sums if added is None else beta * added[down, across] + alpha * sums
+            wrong += int((got[down, across].view(np.uint16) != sums.astype(got.dtype).view(np.uint16)).sum())
+        if symmetric:
+            wrong += int((got[r].view(np.uint16) != got[:, r].view(np.uint16)).sum())
+    return wrong, len(some) * p.n
 
 
 if __name__ == "__main__":
-    by_parts(__doc__, "muon", {"steps": steps, "products": products, "bits": bits, "rows": rows})
+    by_parts(__doc__, "muon", {"bits": bits, "rows": rows, "products": products, "steps": steps})

@@ -21,8 +21,8 @@ from refopt.checks.dtypes import numpy_dtype
 from refopt.cpu.muon import COEFFICIENTS, orthogonalized
 from refopt.gpu import matmul
 from refopt.gpu.cuda import address
-from refopt.gpu.muon.iterations import launches
-from refopt.gpu.muon.matrices import Matrix, Workspace
+from refopt.gpu.muon.iterations import launches, stages
+from refopt.gpu.muon.matrices import XS, Matrix, Workspace
 from refopt.gpu.products import padded
 
 DTYPES = "bfloat16", "float16"
@@ -112,23 +112,25 @@ def iterations(products: Products) -> Iterator[dict[str, Any]]:
     rng, machine, triples = np.random.default_rng(2), products.machine, np.array([COEFFICIENTS] * 5, np.float32)
     matrices = [Matrix(i, 0, *shape, shape[1], 1, *shape, shape[0] <= shape[1]) for i, shape in enumerate(MATRICES)]
     for name in DTYPES:
-        work, dtype = Workspace(machine, matrices, name, np.float32), numpy_dtype(name)
+        work = Workspace(machine, matrices, name, np.float32, [False] * len(matrices))
+        every, last = stages(triples, None)
+        dtype = numpy_dtype(name)
 
-        def x_of(memory: np.ndarray, n: int, work: Workspace = work) -> Iterator[np.ndarray]:
-            """The matrices before iteration n."""
-            for m, each in zip(matrices, work.products(n)[0], strict=True):
-                rows = memory[(each.a - address(work.memory)) // 2 :][: m.outer * padded(m.inner)]
+        def x_of(memory: np.ndarray, place: str, work: Workspace = work) -> Iterator[np.ndarray]:
+            """The matrices at one of x's places."""
+            for i, m in enumerate(matrices):
+                rows = memory[(work.places[place, i] - address(work.memory)) // 2 :][: m.outer * padded(m.inner)]
                 yield rows.reshape(m.outer, -1)[:, : m.inner]
 
         memory = work.memory.copy_to_host()
-        for x in x_of(memory, 0):
+        for x in x_of(memory, XS[0]):
             numbers = rng.standard_normal(x.shape)
             x[...] = (numbers / np.linalg.norm(numbers)).astype(dtype).view(np.uint16)
         work.memory.copy_to_device(memory)
-        for launch in launches(machine, work, triples, name):
+        for launch in launches(machine, work, every, name):
             launch(0)
         machine.synchronize()
-        for x, new in zip(x_of(memory, 0), x_of(work.memory.copy_to_host(), len(triples)), strict=True):
+        for x, new in zip(x_of(memory, XS[0]), x_of(work.memory.copy_to_host(), last[False]), strict=True):
             differing = int((new != orthogonalized(x.view(dtype), triples).view(np.uint16)).sum())
             yield {"dtype": name, "shape": list(x.shape), "elements": x.size, "differing": differing}
 

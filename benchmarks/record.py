@@ -34,7 +34,7 @@ ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = (
     "numpy", "numba", "numba-cuda", "llvmlite", "ml_dtypes", "torch", "jax", "cupy", "nccl4py", "cuda-bindings",
-    "quack-kernels",
+    "quack-kernels", "gram-newton-schulz",
 )
 # What they hold is written into reports, and changes nothing that is measured.
 NOT_MEASURED = ("refopt", "benchmarks.record", "benchmarks.records", "benchmarks.table")

@@ -6,38 +6,32 @@ Momentum, each matrix of which is made nearly orthogonal before it is applied (J
     v  = mu * v + (1 - mu) * g'                  the average of PyTorch, or, with average=False, mu * v + g'
     u  = mu * v + (1 - mu) * g'                  with Nesterov's momentum, or mu * v + g'; without, v
     x  = u / max(||u||, epsilon)                 of each matrix, in the compute dtype from here on
-    A  = x x^T
-    B  = b * A + c * (A A)
-    x  = a * x + B x                             A, B and x `iterations` times: Newton-Schulz
+    x  = Newton-Schulz of x                      `iterations` times, as in `refopt.cpu.newton_schulz`
     p  = p * (1 - lr * weight_decay) - lr * ratio * x
 
-An iteration maps each singular value s of x to a s + b s^3 + c s^5, and five of them bring those that are not tiny to
-about 1. If a matrix has more rows than columns, its transpose is iterated instead, a smaller problem with the same
-result. The ratio makes updates of matrices of different shapes similar in size::
+Five iterations bring the singular values of x that are not tiny to about 1. If a matrix has more rows than columns, its
+transpose is iterated instead, a smaller problem with the same result. The ratio makes updates of matrices of different
+shapes similar in size::
 
     adjust_lr="original"            sqrt(max(1, rows / columns))         Jordan's
     adjust_lr="match_rms_adamw"     0.2 * sqrt(max(rows, columns))       Moonshot's, for the learning rates of AdamW
     adjust_lr="spectral_unclamped"  sqrt(rows / columns)                 Bernstein's, https://jeremybernste.in/writing/deriving-muon
     adjust_lr="none"                1
 
-`refopt.cpu.matmul` computes the products. An iteration rounds A, B and x to the compute dtype, each once, after the
-term with b or a has been added in fp32 (numerics, N18).
+`refopt.cpu.matmul` computes the products. Each matrix is rounded to the compute dtype once, after the term with b or a
+has been added in fp32 (numerics, N18).
 """
 
 import numpy as np
 
-from refopt.checks.arguments import listed, number
 from refopt.checks.arrays import host_array
-from refopt.checks.dtypes import arithmetic, numpy_dtype
 from refopt.checks.rows import Form, Limit, Slot
 from refopt.cpu.blocks import Blocks, cuts
-from refopt.cpu.cast import rounded
-from refopt.cpu.matmul import matmul
 from refopt.cpu.merged import step
-from refopt.cpu.reduce import sum_of_squares
+from refopt.cpu.newton_schulz import JORDAN, norm_of, normalized, orthogonalized, restarting, schedule
 from refopt.cpu.routine import routine, single
 
-COEFFICIENTS = 3.4445, -4.7750, 2.0315
+COEFFICIENTS = JORDAN
 WHOLE = Blocks()
 
 
@@ -48,28 +42,6 @@ def momentum(g, v, *, mu, use_nesterov, average):
     return v, mu * v + g if use_nesterov else v
 
 
-def norm_of(u, epsilon):
-    """The Frobenius norm of a matrix, summed in memory order, but at least epsilon."""
-    return np.maximum(np.sqrt(sum_of_squares(u.ravel(order="K"))), epsilon)
-
-
-def normalized(u, *, epsilon, compute, norm=norm_of):
-    """A matrix divided by its norm, rounded once to the compute dtype."""
-    return rounded(u / norm(u, epsilon), numpy_dtype(compute))
-
-
-def orthogonalized(x, triples):
-    """The matrix after an iteration for each triple of coefficients, in its dtype."""
-    if x.shape[0] > x.shape[1]:
-        return orthogonalized(x.T, triples).T
-    real = arithmetic(x.dtype.name)
-    for a, b, c in np.asarray(triples, real):
-        square = matmul(x, x.T).astype(x.dtype)
-        polynomial = (b * square.astype(real) + c * matmul(square, square)).astype(x.dtype)
-        x = (a * x.astype(real) + matmul(polynomial, x)).astype(x.dtype)
-    return x
-
-
 def ratio(rows, columns, adjust_lr, real):
     """The factor of a matrix's learning rate."""
     if adjust_lr == "match_rms_adamw":
@@ -78,32 +50,34 @@ def ratio(rows, columns, adjust_lr, real):
     return np.sqrt(real(max(least[adjust_lr], rows / columns))) if adjust_lr in least else real(1)
 
 
-def updates(u, *, cut, triples, lr, epsilon, adjust_lr, compute, norm=norm_of, scale=ratio):
+def updates(u, *, cut, triples, lr, epsilon, adjust_lr, compute, restarts=None, norm=norm_of, scale=ratio):
     """What is subtracted from the parameter: for each matrix, x times the learning rate and the ratio."""
     update, real = np.empty_like(u), u.dtype.type
     for matrix, updated in zip(cut.matrices(u), cut.matrices(update), strict=True):
         rows, columns = matrix.shape
         if matrix.size:
-            x = orthogonalized(normalized(matrix, epsilon=epsilon, compute=compute, norm=norm), triples)
+            x = normalized(matrix, epsilon=epsilon, compute=compute, norm=norm)
+            x = orthogonalized(x, triples, restarts)
             updated[...] = lr * scale(rows, columns, adjust_lr, real) * x.astype(real)
     return update
 
 
 def rule(
-    p, g, v, *, stored, cut, coefficients, iterations, lr, mu, weight_decay, epsilon, use_nesterov, average, adjust_lr,
-    compute,
+    p, g, v, *, stored, cut, coefficients, restarts, iterations, lr, mu, weight_decay, epsilon, use_nesterov, average,
+    adjust_lr, compute,
 ):
     """The new parameter and velocity. ``cut`` has the matrices; there is one triple, or one for each iteration."""
     v, u = momentum(g, v, mu=mu, use_nesterov=use_nesterov, average=average)
     triples = coefficients if len(coefficients) > 1 else coefficients * int(iterations)
-    update = updates(u, cut=cut, triples=triples, lr=lr, epsilon=epsilon, adjust_lr=adjust_lr, compute=compute)
+    update = updates(u, cut=cut, triples=triples, lr=lr, epsilon=epsilon, adjust_lr=adjust_lr, compute=compute,
+                     restarts=restarts)
     return p * (1 - lr * weight_decay) - update, v
 
 
 def merged_muon(
     params, grads, velocities, *, lr, mu=0.95, weight_decay=0.1, epsilon=1e-7, iterations=5, coefficients=COEFFICIENTS,
-    blocks=WHOLE, rescale_grad=1.0, use_nesterov=True, average=True, adjust_lr="original", compute="bfloat16",
-    master_params=None, grad_factor=None, found_inf=None,
+    restarts=None, blocks=WHOLE, rescale_grad=1.0, use_nesterov=True, average=True, adjust_lr="original",
+    compute="bfloat16", master_params=None, grad_factor=None, found_inf=None,
 ):
     """Update every matrix of a list by Muon, in place.
 
@@ -115,7 +89,11 @@ def merged_muon(
             first.
         epsilon: the smallest norm to divide by, at least 0.
         iterations: a whole number below 100.
-        coefficients: a, b and c, or a list of such triples, one for each iteration.
+        coefficients: a, b and c, or a list of such triples, one for each iteration, or the name of one of the
+            `refopt.cpu.newton_schulz.PRESETS`: ``"jordan"``, ``"polar_express"`` or ``"you"``.
+        restarts: None for the standard iteration, or at which iterations, from 0, Gram Newton-Schulz restarts, such as
+            (2,): in bf16 after at most two, in fp16 three, in fp32 six, in fp64 twelve. It is for matrices with at
+            least 5 columns for 4 rows, or the reverse; others are iterated as with None.
         blocks: how parameters are cut into matrices, one `Blocks` or one per tensor; each matrix has its own norm,
             iterations and ratio.
         use_nesterov: whether to look ahead (Nesterov's momentum).
@@ -127,29 +105,14 @@ def merged_muon(
     step(MUON, locals())
 
 
-def matrix_arguments(params, numbers, *, coefficients=COEFFICIENTS, blocks=WHOLE):
-    """The rule's extra arguments for each parameter: its matrices and the coefficients; raises if it has no matrix."""
-    name = MUON.merged_name
-    triples = schedule(f"{name}: coefficients", coefficients, int(numbers.get("iterations", 0)))
+def matrix_arguments(params, numbers, *, coefficients=COEFFICIENTS, restarts=None, blocks=WHOLE):
+    """The rule's extra arguments for each parameter: its matrices and the schedule; raises if it has no matrix."""
+    name, count = MUON.merged_name, int(numbers["iterations"])
+    triples = schedule(f"{name}: coefficients", coefficients, count)
+    starts = restarting(f"{name}: restarts", restarts, count, numbers["compute"])
     arrays = [host_array(x, f"{name}: params[{i}]") if isinstance(x, np.ndarray) else x for i, x in enumerate(params)]
-    return [{"cut": cut, "coefficients": triples} for cut in cuts(name, arrays, blocks)]
-
-
-def schedule(where, coefficients, iterations):
-    """A list of one triple, or of one for each iteration; for anything else it raises, naming ``where``."""
-    plain = coefficients.tolist() if isinstance(coefficients, np.ndarray) else coefficients
-    entries = listed(where, plain, "numbers or of triples")
-    several = any(isinstance(entry, list | tuple) for entry in entries)
-    triples = [listed(f"{where}[{k}]", entry, "numbers") for k, entry in enumerate(entries)] if several else [entries]
-    if several and len(triples) != iterations:
-        raise ValueError(f"{where}: expected a triple for each of {iterations} iterations, got {len(triples)}")
-    for k, triple in enumerate(triples):
-        place = f"{where}[{k}]" if several else where
-        if len(triple) != 3:
-            raise ValueError(f"{place}: expected three numbers, got {len(triple)}")
-        for j, x in enumerate(triple):
-            number(f"{place}[{j}]", x, -3e38, 3e38)
-    return triples
+    own = {"coefficients": triples, "restarts": starts}
+    return [{"cut": cut, **own} for cut in cuts(name, arrays, blocks)]
 
 
 MUON = routine(

@@ -14,6 +14,7 @@ from refopt.cpu.arguments import documented
 PARAMS, GRADS = Slot("params"), Slot("grads", written=False)
 MASTERS = Slot("master_params", optional=True)
 SHARED = "grad_factor", "found_inf"
+UNSET = frozenset({"restarts"})  # of arguments that are None by default, those that are neither lists nor shared
 LIMITS = {
     **dict.fromkeys(("beta1", "beta2", "rho"), FRACTION),
     "rescale_grad": Limit(positive=True, per_tensor=False),
@@ -44,7 +45,7 @@ def routine(
     """The row of a merged function; also completes the function's docstring with the shared arguments.
 
     Numbers and defaults are the signature's. An argument that is True or False by default is a choice; one that is a
-    tuple by default is specific to the function.
+    tuple by default, or is in `UNSET`, is specific to the function.
 
     Args:
         function: ``merged_NAME``: takes the shared arguments, and its own states, numbers and choices.
@@ -66,7 +67,8 @@ def routine(
     where, parameters = f"{function.__module__}: {function.__name__}", inspect.signature(function).parameters
     slots = (PARAMS, GRADS, *states, MASTERS)
     _check_slots(where, parameters, slots)
-    own = {x.name: x.default for x in parameters.values() if x.kind is x.KEYWORD_ONLY and x.default is not None}
+    defaults = {x.name: x.default for x in parameters.values() if x.kind is x.KEYWORD_ONLY}
+    own = {name: x for name, x in defaults.items() if x is not None}
     values = _values(where, own, choices)
     numbers = {name: x for name, x in own.items() if name not in values and not isinstance(x, tuple)}
     _expect(where, "limits", [name for name in limits if name not in numbers], [])
@@ -83,7 +85,7 @@ def routine(
         rule=rule,
         trial=trial,
         elementwise=launches == 1 and not forms,
-        own={name: x for name, x in own.items() if isinstance(x, tuple)},
+        own={name: x for name, x in defaults.items() if isinstance(x, tuple) or name in UNSET},
         matrix_arguments=matrix_arguments,
     )
     function.__doc__ = documented(where, function.__doc__, list(parameters), source)
@@ -93,7 +95,7 @@ def routine(
 def _check_slots(where: str, parameters: Mapping[str, inspect.Parameter], slots: tuple[Slot, ...]) -> None:
     """Refuse a signature whose arrays differ from the row's."""
     by_position = [x.name for x in parameters.values() if x.kind is x.POSITIONAL_OR_KEYWORD]
-    absent = [x.name for x in parameters.values() if x.default is None]
+    absent = [x.name for x in parameters.values() if x.default is None and x.name not in UNSET]
     _expect(where, "arguments by position", by_position, [slot.name for slot in slots if not slot.optional])
     _expect(where, "arguments that are None by default", absent, [*(x.name for x in slots if x.optional), *SHARED])
 
@@ -115,7 +117,7 @@ def _hyper(name: str, default: Any, limits: Mapping[str, Limit]) -> Hyper:
 def single(function: Callable[..., None], **defaults: Any) -> Callable[..., None]:
     """The function of one tensor: it calls a merged one with lists of one; some defaults may differ."""
     signature, name = inspect.signature(function), function.__name__.removeprefix("merged_")
-    lists = [x for x, about in signature.parameters.items() if x not in SHARED
+    lists = [x for x, about in signature.parameters.items() if x not in SHARED and x not in UNSET
              and (about.default is None or about.kind is about.POSITIONAL_OR_KEYWORD)]
     plural = {SINGULAR.get(x, x): x for x in signature.parameters}
     one = [about.replace(name=x, default=defaults.get(plural[x], about.default))

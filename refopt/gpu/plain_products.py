@@ -75,8 +75,9 @@ def merged(dtype: str, square: bool, symmetric: bool, adds: bool) -> Any:
             if r < m and c < n:
                 if adds:
                     x = numbers[1] * load(added + size * (r * pitch + c)) + numbers[0] * x
-                store(out + size * (r * pitch + c), x)
-                if symmetric and row != column:
+                if not symmetric or r >= c:
+                    store(out + size * (r * pitch + c), x)
+                if symmetric and r > c:
                     store(out + size * (c * pitch + r), x)
 
     plain_products.__name__ = kernel_name("plain_products", square, symmetric, adds)

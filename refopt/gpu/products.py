@@ -5,8 +5,9 @@ of the table of products has the addresses and sizes of the matrices. So a launc
 products, and small products fill what large ones leave free. `refopt.gpu.warpgroup_products` is for large ones.
 
 X X^T is symmetric in every bit, since the order of a sum does not depend on which factor comes first (numerics, N17);
-so is A A if A is symmetric. Tiles above the diagonal of such products are not computed: a block also stores the
-transpose of its tile. That halves the work.
+so is A A if A is symmetric. A B of symmetric factors that commute is so before rounding, and made so: an element above
+the diagonal is the one below it. Tiles above are not computed, and a block stores each element below at both places.
+That halves the work.
 
 Matrices are `padded` in memory: zeros fill rows and columns up to multiples of eight, and change no bit. So rows are
 multiples of 16 bytes, whatever the sizes, and all copies are asynchronous.
@@ -62,14 +63,15 @@ def tiles(products: Sequence[Product], symmetric: bool, height: int, width: int)
 
 
 def storer(dtype: str, adds: bool, mirrored: bool) -> Callable:
-    """A function that rounds a warp's sums and stores them, two at a time; with ``mirror``, the transposed tile, too.
+    """A function that rounds a warp's sums and stores them, two at a time.
 
-    If it ``adds``, it first adds ``beta`` times a matrix to ``alpha`` times the sums.
+    If ``mirrored``, it stores only elements on and below the diagonal, and those below it above it, too. If it
+    ``adds``, it first adds ``beta`` times a matrix to ``alpha`` times the sums.
     """
     load2, store2, store1 = (getattr(vectors, f"{what}_{dtype}") for what in ("load2", "store2", "store"))
 
     @cuda.jit(device=True)
-    def store(sums, row, column, lane, out, m, n, mirror, alpha, beta, added):
+    def store(sums, row, column, lane, out, m, n, alpha, beta, added):
         row, column, pitch = row + lane // 4, column + lane % 4 * 2, padded(n)
         for i in range(DOWN):
             for j in range(ACROSS):
@@ -80,8 +82,11 @@ def storer(dtype: str, adds: bool, mirrored: bool) -> Callable:
                         if adds:
                             low, high = load2(added + 2 * here)
                             x, y = beta * low + alpha * x, beta * high + alpha * y
-                        store2(out + 2 * here, (x, y if both else ZERO))
-                        if mirrored and mirror:
+                        if not mirrored or r > s:
+                            store2(out + 2 * here, (x, y if both else ZERO))
+                        elif r == s:
+                            store1(out + 2 * here, x)
+                        if mirrored and r > s:
                             store1(out + 2 * (s * pitch + r), x)
                             if both:
                                 store1(out + 2 * ((s + 1) * pitch + r), y)
@@ -116,7 +121,7 @@ def merged(dtype: str, square: bool, symmetric: bool, adds: bool) -> Any:
         else:
             add_up(sums, tile_a, tile_b, a, b, row, column, height, pitch, depth, top, left, lane)
         out, added = table[i, OUT], table[i, ADDED]
-        store(sums, row + top, column + left, lane, out, m, n, row != column, alpha, beta, added)
+        store(sums, row + top, column + left, lane, out, m, n, alpha, beta, added)
 
     products.__name__ = kernel_name("products", square, symmetric, adds)
     return cuda.jit(launch_bounds=(THREADS, 4))(products)

@@ -212,7 +212,7 @@ def _of_matrices(group: Group, params: list[Array], choices: Mapping[str, Any]) 
     blocks = [Blocks(of="convolution" if len(param.shape) > 2 else "matrix") for param in params]
     iterations = next(int(hyper.default or 0) for hyper in group.routine.hypers if hyper.name == "iterations")
     triples = np.array([group.routine.own["coefficients"]] * iterations, arithmetic(choices["compute"]))
-    return launches_of_muon(group, cuts(group.routine.merged_name, params, blocks), triples, **choices)[0]
+    return launches_of_muon(group, cuts(group.routine.merged_name, params, blocks), triples, None, **choices)[0]
 
 
 def _header(asked: Request, launches: Launches) -> str:

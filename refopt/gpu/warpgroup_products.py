@@ -104,13 +104,14 @@ def loader(layout: Layout, square: bool, symmetric: bool) -> Callable:
         for n in range(cuda.blockIdx.x, tiles.shape[0], cuda.gridDim.x):
             i, row, column = tiles[n, 0], tiles[n, 1], tiles[n, 2]
             a, b, a_along = products[i, A], products[i, B], square and products[i, ALONG] != 0
-            b_along = a_along or not symmetric
+            b_along, alone = a_along or not symmetric, symmetric and row == column and a == b
             for k in range(0, products[i, K], BOX):
                 came, start = layout.full + at * BARRIER, at * layout.stage
                 wait(memory, layout.empty + at * BARRIER, parity)
-                expect(memory, came, 2 * layout.stage)
+                expect(memory, came, 2 * (layout.b if alone else layout.stage))
                 load_boxes(memory, start, a, row, k, a_along, HEIGHT, came)
-                load_boxes(memory, start + layout.b, b, column, k, b_along, layout.width, came)
+                if not alone:
+                    load_boxes(memory, start + layout.b, b, column, k, b_along, layout.width, came)
                 at += 1
                 if at == layout.stages:
                     at, parity = 0, 1 - parity
@@ -145,26 +146,53 @@ def saver(layout: Layout, symmetric: bool, adds: bool) -> Callable:
 
 
 def adder(dtype: str, layout: Layout, a_along: bool, b_along: bool) -> Callable:
-    """A function that sums the products of a warpgroup's rows of a tile, and returns the next stage and its parity."""
-    multiply = multiplier(dtype, layout.width, a_along, b_along)
-    describe_a, describe_b = descriptor(a_along), descriptor(b_along)
+    """A function that sums the products of a warpgroup's rows of a tile, and returns the next stage and its parity.
+
+    It multiplies all columns or, if no more are needed, only the first 64, or none.
+    """
+    multiply, multiply_few = (multiplier(dtype, width, a_along, b_along) for width in (layout.width, BOX))
+    describe_a, describe_b, count = descriptor(a_along), descriptor(b_along), BOX // 2
 
     @device_function
-    def add_up(sums, memory, depth, at, parity):
+    def come(memory, at, parity):
+        """Wait for a stage; how far it is from the first, as descriptors count."""
+        wait(memory, layout.full + at * BARRIER, parity)
+        return at * (2 * layout.stage >> 4)
+
+    @device_function
+    def leave(memory, at, parity):
+        """Give a stage back; the next one."""
+        if cuda.threadIdx.x % 32 == 0:
+            arrive(memory, layout.empty + at * BARRIER)
+        last = at + 1 == layout.stages
+        return 0 if last else at + 1, 1 - parity if last else parity
+
+    @device_function
+    def add_up(sums, memory, depth, from_b, columns, at, parity):
         a = describe_a(memory, cuda.threadIdx.x // 128 * ELEMENTS)
-        b = describe_b(memory, layout.b)
-        for _ in range(0, depth, BOX):
-            wait(memory, layout.full + at * BARRIER, parity)
-            away = at * (2 * layout.stage >> 4)  # as descriptors count
-            sums = multiply(a + away, b + away, sums)
-            if cuda.threadIdx.x % 32 == 0:
-                arrive(memory, layout.empty + at * BARRIER)
-            at += 1
-            if at == layout.stages:
-                at, parity = 0, 1 - parity
+        b = describe_b(memory, from_b)
+        if columns > BOX:
+            for _ in range(0, depth, BOX):
+                away = come(memory, at, parity)
+                sums = multiply(a + away, b + away, sums)
+                at, parity = leave(memory, at, parity)
+        else:
+            few = sums[:count]
+            for _ in range(0, depth, BOX):
+                away = come(memory, at, parity)
+                if columns > 0:
+                    few = multiply_few(a + away, b + away, few)
+                at, parity = leave(memory, at, parity)
+            sums = few + sums[count:]
         return sums, at, parity
 
     return add_up
+
+
+@device_function
+def element(height, row, column):
+    """Where an element of a tile is: boxes of 64 columns, in which chunks of eight are permuted by the row."""
+    return (column // BOX * height + row) * BOX + (column % BOX // 8 ^ row % 8) * 8 + column % 8
 
 
 def of_twice(finish: Callable, count: int) -> Callable:
@@ -183,7 +211,8 @@ def of_twice(finish: Callable, count: int) -> Callable:
 def finisher(dtype: str, layout: Layout, symmetric: bool, adds: bool) -> Callable:
     """A function that rounds a warp's sums, 16 rows of a tile, into the tile and the mirrored one.
 
-    If it ``adds``, it first adds ``beta`` times the tile's elements to ``alpha`` times the sums.
+    If it ``adds``, it first adds ``beta`` times the tile's elements to ``alpha`` times the sums. In symmetric products,
+    an element above the diagonal is the one below it.
     """
     short = {"bfloat16": "bf16x2", "float16": "f16x2"}[dtype]
     widen = FORMATS[dtype].widen_pair.format(w="$2", x="$0", y="$1")
@@ -202,32 +231,43 @@ def finisher(dtype: str, layout: Layout, symmetric: bool, adds: bool) -> Callabl
         return narrowed((beta * low + alpha * sums[0], beta * high + alpha * sums[1]))
 
     @device_function
-    def finish8(x, q, memory, at, mirror, line, part, alpha, beta):
-        """Round a lane's eight sums in columns 16 q to 16 q + 15."""
-        spot = at + q // 4 * (HEIGHT * BOX) + (q % 4 * 2 + part ^ line) * 8
-        if adds:
-            c = ldmatrix4(memory, spot)
-            words = (rounded(c[0], x[0:2], alpha, beta), rounded(c[1], x[2:4], alpha, beta),
-                     rounded(c[2], x[4:6], alpha, beta), rounded(c[3], x[6:8], alpha, beta))
-        else:
-            words = narrowed(x[0:2]), narrowed(x[2:4]), narrowed(x[4:6]), narrowed(x[6:8])
-        stmatrix4(memory, spot, words)
-        if symmetric:
-            stmatrix4_transposed(memory, mirror + q * (16 * BOX), words)
+    def finish8(x, q, memory, at, mirror, last, line, part, alpha, beta):
+        """Round a lane's eight sums in columns 16 q to 16 q + 15, unless q is beyond the ``last``."""
+        if not symmetric or q <= last:
+            spot = at + q // 4 * (HEIGHT * BOX) + (q % 4 * 2 + part ^ line) * 8
+            if adds:
+                c = ldmatrix4(memory, spot)
+                words = (rounded(c[0], x[0:2], alpha, beta), rounded(c[1], x[2:4], alpha, beta),
+                         rounded(c[2], x[4:6], alpha, beta), rounded(c[3], x[6:8], alpha, beta))
+            else:
+                words = narrowed(x[0:2]), narrowed(x[2:4]), narrowed(x[4:6]), narrowed(x[6:8])
+            stmatrix4(memory, spot, words)
+            if symmetric:
+                beside = layout.mirror - layout.tile if q == last else 0
+                stmatrix4_transposed(memory, mirror + beside + q * (16 * BOX), words)
 
     every, count = finish8, 8
     while count < layout.width // 2:
         every, count = of_twice(every, count), 2 * count
 
     @device_function
-    def finish(sums, memory, row, lane, alpha, beta):
+    def finish(sums, memory, row, lane, diagonal, alpha, beta):
         # A lane has the address of a row of one of four matrices of 8 x 8. A row of the mirrored tile is a column of
-        # the tile.
+        # the tile. A tile on the diagonal is its own mirrored one: a warp has 16 columns there in which some elements
+        # are above the diagonal; it stores them beside the tile, and then takes those.
         line, part = lane % 8, lane // 16
         at = layout.tile + (row + lane % 16) * BOX
         across = (row % BOX // 8 + lane // 8 % 2 ^ line) * 8
-        mirror = layout.mirror + row // BOX * (layout.width * BOX) + (part * 8 + line) * BOX + across
-        every(sums, 0, memory, at, mirror, line, part, alpha, beta)
+        mirror = layout.tile if diagonal else layout.mirror
+        mirror += row // BOX * (layout.width * BOX) + (part * 8 + line) * BOX + across
+        every(sums, 0, memory, at, mirror, row // 16 if diagonal else layout.width, line, part, alpha, beta)
+        if symmetric and diagonal:
+            cuda.syncwarp()
+            for e in range(lane, 256, 32):
+                r, c = row + e // 16, row + e % 16
+                if r < c:
+                    place = element(HEIGHT, r, c)
+                    memory[layout.tile + place] = memory[layout.mirror + place]
 
     return finish
 
@@ -236,8 +276,7 @@ def finisher(dtype: str, layout: Layout, symmetric: bool, adds: bool) -> Callabl
 def clear(memory, at, height, row, column):
     """Set a row of a tile to 0 from ``column`` up to the end of its chunk."""
     for c in range(column, (column + 7) // 8 * 8):
-        chunk = c % BOX // 8 ^ row % 8
-        memory[at + c // BOX * height * BOX + row * BOX + chunk * 8 + c % 8] = 0
+        memory[at + element(height, row, c)] = 0
 
 
 def summer(dtype: str, layout: Layout, square: bool, symmetric: bool, adds: bool) -> Callable:
@@ -251,21 +290,27 @@ def summer(dtype: str, layout: Layout, square: bool, symmetric: bool, adds: bool
         top, lane = cuda.threadIdx.x // 32 * 16, cuda.threadIdx.x % 32
         for n in range(cuda.blockIdx.x, tiles.shape[0], cuda.gridDim.x):
             i, sums = tiles[n, 0], zeros
+            below, right = products[i, M] - tiles[n, 1], products[i, N] - tiles[n, 2]
+            diagonal = symmetric and tiles[n, 1] == tiles[n, 2]
+            first = top // BOX * BOX  # row of the warpgroup
+            needed = min(right, first + BOX) if diagonal else right
+            columns = needed if first < below else 0
+            # On the diagonal of X X^T and of A A, the columns of B are the rows of A, and loaded once.
+            from_b = 0 if diagonal and products[i, A] == products[i, B] else layout.b
             if square and products[i, ALONG] != 0:
-                sums, at, parity = add_along(sums, memory, products[i, K], at, parity)
+                sums, at, parity = add_along(sums, memory, products[i, K], from_b, columns, at, parity)
             else:
-                sums, at, parity = add_up(sums, memory, products[i, K], at, parity)
+                sums, at, parity = add_up(sums, memory, products[i, K], from_b, columns, at, parity)
             wait(memory, layout.ready, turn)
-            finish(sums, memory, top, lane, alpha, beta)
+            finish(sums, memory, top, lane, diagonal, alpha, beta)
             # A store skips whole chunks of eight elements beyond the matrix, but no part of a chunk. Sums there can be
             # NaN times 0, but padding must stay 0.
-            below, right = products[i, M] - tiles[n, 1], products[i, N] - tiles[n, 2]
             cuda.syncwarp()
             if right < layout.width and lane < 16:
                 clear(memory, layout.tile, HEIGHT, top + lane, right)
             if symmetric and top <= below < top + 16:
                 for line in range(lane, layout.width, 32):
-                    clear(memory, layout.mirror, layout.width, line, below)
+                    clear(memory, layout.tile if diagonal else layout.mirror, layout.width, line, below)
             show_to_copies()
             cuda.syncwarp()
             if lane == 0:

@@ -70,10 +70,28 @@ def test_the_bits_are_those_of_the_reference(machine, compute):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("shapes", "iterations"), [([(70, 136), (130, 66), (1, 1)], 5), ([(130, 140), (140, 132)], 2)])
-def test_more_than_a_tile(machine, shapes, iterations):
-    """Of small tiles and of large ones."""
-    compare(machine, lists(shapes), iterations=iterations)
+@pytest.mark.parametrize(("shapes", "named"), [
+    ([(70, 136), (130, 66), (1, 1)], {"iterations": 5}), ([(130, 140), (140, 132)], {}),
+    ([(70, 90), (90, 72)], {"iterations": 3, "restarts": (), "compute": "float16"})])
+def test_more_than_a_tile(machine, shapes, named):
+    """Of small tiles and of large ones; of squares that Gram matrices mirror."""
+    compare(machine, lists(shapes), **named)
+
+
+RESTARTED = {"bfloat16": (2, 4), "float16": (2,), "float32": (1, 4), "float64": ()}
+
+
+@pytest.mark.parametrize("compute", [*RESTARTED])
+def test_gram_matrices_beside_squares(machine, compute):
+    """Both orientations, parts of tiles and more than one; squares are iterated as ever, in the same launches."""
+    shapes = [(9, 20), (20, 9), (8, 8), (1, 7), (12, 15), (15, 12), (14, 17)]
+    shapes += [(130, 520), (520, 130)] * (machine.name == "gpu")
+    host = lists(shapes, "float64" if compute == "float64" else "float32")
+    step = compare(machine, host, 2, compute=compute, restarts=RESTARTED[compute], iterations=5, coefficients="you",
+                   blocks=[Blocks(rows=3), *[Blocks()] * (len(shapes) - 1)])
+    segments = np.diff([0, *RESTARTED[compute], 5])
+    gram = 2 * len(segments) + (5 - len(segments)) + (5 - (segments == 1).sum())  # a I and Q x; R; T with Q
+    assert step.launches == 3 + 3 * 5 + gram
 
 
 @pytest.mark.parametrize("named", [
@@ -189,6 +207,10 @@ def test_numbers_and_arrays_may_change(machine):
     with pytest.raises(ValueError, match=r"coefficients: expected a triple for each of 3 iterations, got 2"):
         scheduled(iterations=3)
     assert scheduled.state_dict()["hypers"]["iterations"] == 2
+    restarting = gpu.plan("muon", *there(machine, lists([(2, 9)])), lr=0.1, iterations=2, restarts=())
+    with pytest.raises(ValueError, match=r"restarts: expected one after at most 2 iterations in bfloat16"):
+        restarting.set(iterations=3)
+    restarting()
 
 
 def test_a_state_goes_on_in_another_plan(machine):
@@ -223,6 +245,12 @@ def test_functions_of_one_call(machine):
     ("blocks[1].rows: expected a divisor of the 16 rows of params[1], got 3", SMALL, "float32",
      {"blocks": [Blocks(), Blocks(rows=3)]}),
     ("coefficients: expected three numbers, got 2", SMALL, "float32", {"coefficients": (1, 2)}),
+    ("coefficients: expected one of jordan, polar_express, you, got 'gram'", SMALL, "float32",
+     {"coefficients": "gram"}),
+    ("restarts: expected one after at most 2 iterations in bfloat16, before R is indefinite, got none from 2 to 5",
+     SMALL, "float32", {"restarts": (2,)}),
+    ("restarts[1]: expected more than 2, got 2", SMALL, "float32", {"restarts": (2, 2)}),
+    ("restarts[0]: expected an integer of at least 1, got 0", SMALL, "float32", {"restarts": [0]}),
     ("lr[1]: expected", SMALL, "float32", {"lr": [0.1, -1.0]})])
 def test_what_is_refused(machine, message, shapes, dtype, named):
     """By argument and index, before anything is modified."""

@@ -13,6 +13,7 @@ from benchmarks.records import compiler
 from gpu import kept_ptx
 from refopt import cpu
 from refopt.checks.dtypes import numpy_dtype
+from refopt.cpu.muon import COEFFICIENTS
 from refopt.gpu import cuda, notes, plain_products, products, warpgroup_products
 from refopt.gpu.matmul import THREADS, TILE
 from refopt.gpu.muon import iterations
@@ -67,23 +68,24 @@ SIZES = [(1, 1), (1, 40), (40, 1), (17, 33), (33, 17), (130, 260), (260, 130), (
 def test_warpgroups_have_the_bits_of_warps(machine, monkeypatch, dtype, of):
     """In all that an iteration stores, padding included: of matrices of all sizes, and of any patterns of bits."""
     matrices = [Matrix(i, 0, *shape, shape[1], 1, *shape, shape[0] <= shape[1]) for i, shape in enumerate(SIZES)]
-    work, rng = Workspace(machine, matrices, dtype, np.float32), np.random.default_rng(0)
+    gram = [i % 2 > 0 for i in range(len(matrices))]
+    work, rng = Workspace(machine, matrices, dtype, np.float32, gram), np.random.default_rng(0)
     if not work.mapped:
         pytest.skip(f"{machine.properties} has no warpgroups")
     whole = work.memory.copy_to_host()
     base = cuda.address(work.memory)
-    for product, m in zip(work.products(0)[0], matrices, strict=True):
-        at = (product.a - base) // 2
+    for i, m in enumerate(matrices):
+        at = (work.places["x", i] - base) // 2
         x = rng.standard_normal((m.outer, m.inner)) / m.inner**0.5
         x = x.astype(numpy_dtype(dtype)).view(np.uint16) if of == "numbers" else rng.integers(0, 1 << 16, x.shape)
         rows = whole[at : at + m.outer * padded(m.inner)].reshape(m.outer, -1)
         rows[:, : m.inner] = x
-    found = []
+    found, triples = [], np.array([COEFFICIENTS] * 3, np.float32)
     monkeypatch.setattr(iterations, "are_large", lambda _: True)
     for mapped in (False, True):
         monkeypatch.setattr(work, "mapped", mapped)
         work.memory.copy_to_device(whole)
-        for launch in iterations.launches(machine, work, np.array([[3.4445, -4.775, 2.0315]], np.float32), dtype):
+        for launch in iterations.launches(machine, work, iterations.stages(triples, (2,))[0], dtype):
             launch(0)
         machine.synchronize()
         found.append(work.memory.copy_to_host())
@@ -102,7 +104,8 @@ def test_the_executor_says_that_it_has_no_warpgroups(executor):
 
 
 TESTED = Path(__file__).with_name("warpgroups.json")  # digests of the PTX that was tested on a GPU
-KINDS = {"x x^T": (True, True, False), "b A + c A A": (False, True, True), "a x + B x": (False, False, True)}
+KINDS = {"x x^T": (True, True, False), "b A + c A A": (False, True, True), "a x + B x": (False, False, True),
+         "Q x": (False, False, False)}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -124,7 +127,9 @@ def test_warpgroups_multiply_as_registers_allow(kind, request):
     assert ".target sm_90a" in ptx
     multiply = rf"wgmma\.mma_async\.sync\.aligned\.m64n{width}k16\.f32\.bf16\.bf16 [^;]*, 1, 1, 1, (\d), (\d);"
     along = [("1", "1")] * 4 * square
-    assert sorted(re.findall(multiply, ptx)) == [("0", str(rows))] * 4 + along
+    for columns in (width, 64):  # all of a tile, and what a warpgroup needs on the diagonal or at the edge
+        found = re.findall(multiply.replace(f"n{width}k", f"n{columns}k"), ptx)
+        assert sorted(found) == [("0", str(rows))] * 4 + along
     # Both numbers of a pair are alpha x + beta c, each operation rounded for itself.
     operations = [width, width // 2, 0] if adds else [0, 0, 0]
     assert [ptx.count(f"{what}.rn.f32") for what in ("mul", "add", "fma")] == operations
@@ -167,8 +172,9 @@ def test_an_iteration_has_a_block_for_each_tile(executor, monkeypatch):
     grids, tables = [], []
     monkeypatch.setattr(type(executor), "prepare", lambda self, kernel, grid, block, args, mode: (
         grids.append(grid), tables.append(args[1].copy_to_host().tolist())))
-    work = Workspace(executor, [Matrix(0, 0, 130, 70, 70, 1, 130, 70, False)], "float16", np.float32)
-    [*iterations.launches(executor, work, np.ones((2, 3), np.float32), "float16")]
+    work = Workspace(executor, [Matrix(0, 0, 130, 70, 70, 1, 130, 70, False)], "float16", np.float32, [False])
+    every, _ = iterations.stages(np.ones((2, 3), np.float32), None)
+    [*iterations.launches(executor, work, every, "float16")]
     assert grids == [3, 3, 6] * 2 and tables[1] == tables[4]
     assert tables[2][0][2] == tables[3][0][0] != tables[0][0][0] == tables[5][0][2]
 
@@ -182,7 +188,7 @@ class OnDevice:
 
 
 def test_tensor_maps_are_made_where_they_are_asked_for():
-    """Of x at both of its places, of A and of B, with the sizes that these have."""
+    """Of x at both of its places and of its squares, with the sizes that these have."""
     asked = []
 
     def tensor_maps(addresses, sizes):
@@ -194,13 +200,13 @@ def test_tensor_maps_are_made_where_they_are_asked_for():
         empty=lambda shape, dtype: OnDevice(1 << 12, shape, dtype),
         to_device=lambda array: OnDevice(1 << 16, array.shape, array.dtype))
     matrices = [Matrix(0, 0, 130, 70, 70, 1, 130, 70, False), Matrix(1, 0, 8, 9, 9, 1, 8, 9, True)]
-    work = Workspace(machine, matrices, "bfloat16", np.float32)
-    assert work.mapped and not asked and not Workspace(machine, matrices, "float32", np.float32).mapped
-    plain, mapped = work.products(1), work.products(1, mapped=True)
+    work = Workspace(machine, matrices, "bfloat16", np.float32, [False, True])
+    assert work.mapped and not asked and not Workspace(machine, matrices, "float32", np.float32, [False] * 2).mapped
+    every = [stage.operations for stage in iterations.stages(np.ones((2, 3), np.float32), ())[0]]
+    pairs = [(work.products(of), work.products(of, mapped=True)) for of in every]
     ((addresses, sizes),) = asked
     number = {at: (1 << 20) + 128 * i for i, at in enumerate(addresses)}
-    assert sizes == [(130, 70, 72), (8, 9, 16)] * 2 + [(70, 70, 72), (8, 8, 8)] * 2
-    for products_, of in zip(plain, mapped, strict=True):
-        for x, y in zip(products_, of, strict=True):
+    assert sizes == [(130, 70, 72), (8, 9, 16)] * 2 + [(70, 70, 72), (8, 8, 8)] * 2 + [(8, 8, 8)] * 3
+    for plain, mapped in pairs:
+        for x, y in zip(plain, mapped, strict=True):
             assert y == x._replace(a=number[x.a], b=number[x.b], out=number[x.out], added=number.get(x.added, 0))
-    assert work.products(0, mapped=True) and len(asked) == 1

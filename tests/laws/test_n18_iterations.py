@@ -1,4 +1,4 @@
-"""N18: Muon's iterations round to the compute dtype in three places, and nowhere else."""
+"""N18: Muon's iterations round each matrix to the compute dtype once, and mirror the squares of Gram matrices."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,16 @@ from hypothesis import strategies as st
 
 from refopt import cpu
 from refopt.cpu.matmul import by_integers, matmul
-from refopt.cpu.muon import COEFFICIENTS, normalized, orthogonalized
+from refopt.cpu.muon import COEFFICIENTS
+from refopt.cpu.newton_schulz import (
+    LONGEST,
+    PRESETS,
+    normalized,
+    orthogonalized,
+    restarting,
+    schedule,
+    takes_gram,
+)
 
 bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
 
@@ -56,6 +65,89 @@ def test_a_product_and_its_added_term_are_rounded_once(dtype, shape, seed, tripl
     for triple in triples:
         expected = by_loops(expected, triple, by_integers if dtype.itemsize == 2 else matmul)
     same(orthogonalized(x, triples), expected)
+
+
+def gram_by_loops(x, triples, restarts, product):
+    """Iterations by Gram matrices: of each square, elements on and below the diagonal, one after the other."""
+    real = np.float64 if x.dtype == np.float64 else np.float32
+    m, n = x.shape
+
+    def square(element):
+        made = np.empty((m, m), x.dtype)
+        for i in range(m):
+            for j in range(i + 1):
+                made[i, j] = made[j, i] = element(i, j)
+        return made
+
+    def plus(scale, added, factor, a, b):
+        """Of scale * added + factor * (a b)."""
+        return square(lambda i, j: scale * real(added[i, j]) + factor * product(a[i : i + 1], b[:, j : j + 1])[0, 0])
+
+    def applied(q, x):
+        made = np.empty_like(x)
+        for i, j in np.ndindex(m, n):
+            made[i, j] = product(q[i : i + 1], x[:, j : j + 1])[0, 0]
+        return made
+
+    q = None
+    for k, triple in enumerate(triples):
+        a, b, c = map(real, triple)
+        if k in restarts:
+            x, q = applied(q, x), None
+        if q is None:
+            r = square(lambda i, j: product(x[i : i + 1], x[j : j + 1].T)[0, 0])  # noqa: B023
+        z = plus(b, r, c, r, r)
+        q = square(lambda i, j: real(z[i, j]) + a if i == j else z[i, j]) if q is None else plus(  # noqa: B023
+            a, q, real(1), q, z)
+        t = plus(a, r, real(1), r, z)
+        r = plus(a, t, real(1), z, t)
+    return applied(q, x)
+
+
+@compute
+@given(shape=st.tuples(st.integers(1, 4), st.integers(5, 9)), seed=SEEDS, segments=st.lists(
+    st.integers(1, 2), min_size=1, max_size=2), turned=st.booleans())
+def test_gram_matrices_are_mirrored_and_rounded_once(dtype, shape, seed, segments, turned):
+    """R, Z, Q, T and, at restarts and in the end, x, each once; an element above the diagonal is the one below.
+
+    A matrix and its transpose are the same problem.
+    """
+    triples = [TRIPLES[k % 3] for k in range(sum(segments))]
+    restarts = tuple(np.cumsum(segments[:-1]).tolist())
+    x = draw(seed, *shape, dtype=dtype)
+    expected = gram_by_loops(x, triples, restarts, by_integers if dtype.itemsize == 2 else matmul)
+    same(*((orthogonalized(x.T, triples, restarts).T, expected) if turned else
+           (orthogonalized(x, triples, restarts), expected)))
+
+
+@pytest.mark.parametrize("dtype", COMPUTE)
+def test_segments_are_as_long_as_a_dtype_allows(dtype):
+    """And no longer, wherever they are; restarts beyond the iterations, and none of fewer, change nothing."""
+    most = LONGEST[dtype]
+    for restarts, iterations in (((), most), ((most,), 2 * most), ((1,), most + 1), ((most, most + 90), 2 * most)):
+        assert restarting("restarts", list(restarts), iterations, dtype) == restarts
+    for restarts, iterations in (((), most + 1), ((most + 1,), most + 2), ((1,), most + 2)):
+        with pytest.raises(ValueError, match=f"restarts: expected one after at most {most} iterations in {dtype}"):
+            restarting("restarts", restarts, iterations, dtype)
+    assert restarting("restarts", None, 99, dtype) is None
+
+
+def test_nearly_square_matrices_are_iterated_as_without_restarts():
+    """Gram matrices are for 5 columns to 4 rows and more, or the reverse."""
+    for shape, gram in (((4, 5), True), ((5, 4), True), ((5, 6), False), ((8, 9), False), ((1, 2), True)):
+        assert takes_gram(*shape, ()) == takes_gram(*shape, (2,)) == gram and not takes_gram(*shape, None)
+
+
+def test_presets_are_schedules():
+    """Of as many triples as there are iterations: the first ones, or the last one again; or one for all."""
+    assert schedule("", "jordan", 7) == [COEFFICIENTS]
+    for name in ("polar_express", "you"):
+        triples = PRESETS[name]
+        assert schedule("", name, 3) == [*triples[:3]] and schedule("", name, 7) == [*triples, *triples[-1:] * 2]
+        s = np.linspace(0.05, 1)
+        for a, b, c in triples:
+            s = a * s + b * s**3 + c * s**5
+        assert abs(s - 1).max() < 0.2
 
 
 @compute

@@ -1,9 +1,9 @@
 """Muon: ``refopt.cpu.muon``, merged, with products on tensor cores.
 
-A step takes three launches, and three more for each iteration, for any number of matrices of any shapes whose arrays
-have the same dtypes: `elements` has the former, `refopt.gpu.products` the latter. Between them everything stays on the
-device, in the memory of `matrices`: the matrix to orthogonalize in the arithmetic type, and x, A and B in the dtype of
-the iterations.
+A step takes three launches, and three more for each standard iteration, for any number of matrices of any shapes whose
+arrays have the same dtypes: `elements` has the former, `refopt.gpu.products` the latter. `iterations` says how many
+there are with restarts. Between them everything stays on the device, in the memory of `matrices`: the matrix to
+orthogonalize in the arithmetic type, and x and its squares in the dtype of the iterations.
 """
 
 from collections.abc import Sequence
@@ -15,12 +15,13 @@ from refopt.checks import Call
 from refopt.checks.dtypes import arithmetic
 from refopt.cpu.blocks import Cut, cuts
 from refopt.cpu.matmul import tensor_core
-from refopt.cpu.muon import MUON, ratio, schedule
+from refopt.cpu.muon import MUON, ratio
+from refopt.cpu.newton_schulz import restarting, schedule, takes_gram
 from refopt.gpu import tables
 from refopt.gpu.group import Group
 from refopt.gpu.launches import Launches
 from refopt.gpu.muon.elements import momentum_kernel, normalize_kernel, update_kernel
-from refopt.gpu.muon.iterations import launches
+from refopt.gpu.muon.iterations import launches, stages
 from refopt.gpu.muon.matrices import Workspace, matrices_of, uploaded
 from refopt.gpu.norms import NORM_BOUNDS, UPDATE_BOUNDS
 from refopt.gpu.plan import Plan
@@ -30,7 +31,7 @@ COMPUTED = {"float32": (*MMA, "float32"), "float64": ("float64",)}  # by the ari
 
 
 class MuonPlan(Plan):
-    """Muon bound to its arrays: a `refopt.gpu.Plan` that also takes ``coefficients`` and ``blocks``.
+    """Muon bound to its arrays: a `refopt.gpu.Plan` that also takes ``coefficients``, ``restarts`` and ``blocks``.
 
     A change of the number of iterations rebuilds the tables.
     """
@@ -40,7 +41,7 @@ class MuonPlan(Plan):
     ) -> None:
         numbers, own = MUON.parted(hypers)
         own = {**MUON.own, **own}
-        self._coefficients, self._blocks = own["coefficients"], own["blocks"]
+        self._coefficients, self._restarts, self._blocks = own["coefficients"], own["restarts"], own["blocks"]
         super().__init__(MUON, self._launched, slots, numbers, form, stream, shared)
 
     def _build(self) -> None:
@@ -52,7 +53,7 @@ class MuonPlan(Plan):
         if compute in MMA:
             tensor_core(self.device.properties.capability)
         self._iterations = int(self._hypers["iterations"])
-        triples = self._schedule(self._iterations)
+        triples, self._starts = self._schedule(self._iterations)
         triples = triples if len(triples) > 1 else triples * self._iterations
         self._triples = np.array(triples, arithmetic(compute)).reshape(-1, 3)
         self._cuts = cuts(name, [x for x in params if x], self._blocks)
@@ -66,8 +67,10 @@ class MuonPlan(Plan):
         if self._hypers["iterations"] != self._iterations:
             self._build()
 
-    def _schedule(self, iterations: int) -> list:
-        return schedule(f"{MUON.merged_name}: coefficients", self._coefficients, iterations)
+    def _schedule(self, iterations: int) -> tuple[list, tuple[int, ...] | None]:
+        name, compute = MUON.merged_name, self._choices["compute"]
+        triples = schedule(f"{name}: coefficients", self._coefficients, iterations)
+        return triples, restarting(f"{name}: restarts", self._restarts, iterations, compute)
 
     def _exchange(self, call: Call, bound: Any, moved: Any, values: Any) -> None:
         before = self._call
@@ -77,7 +80,8 @@ class MuonPlan(Plan):
 
     def _launched(self, group: Group, form: str, **choices: Any) -> Launches:
         """All launches of a step of a group."""
-        made, work = launches_of(group, [self._cuts[i] for i in group.members], self._triples, **choices)
+        cut = [self._cuts[i] for i in group.members]
+        made, work = launches_of(group, cut, self._triples, self._starts, **choices)
         self._workspaces.append(work)
         return made
 
@@ -88,8 +92,8 @@ def computed(dtype: str) -> tuple[str, ...]:
 
 
 def launches_of(
-    group: Group, cut: Sequence[Cut], triples: np.ndarray, *, use_nesterov: bool, average: bool, adjust_lr: str,
-    compute: str,
+    group: Group, cut: Sequence[Cut], triples: np.ndarray, restarts: tuple[int, ...] | None, *, use_nesterov: bool,
+    average: bool, adjust_lr: str, compute: str,
 ) -> tuple[Launches, Workspace]:
     """All launches of a step of a group, and the memory that they use.
 
@@ -97,18 +101,21 @@ def launches_of(
         group: of tensors that have matrices.
         cut: how each of its tensors is cut.
         triples: (iterations, 3), coefficients in the arithmetic type of the iterations.
+        restarts: those of Gram Newton-Schulz, or None.
         use_nesterov, average, adjust_lr, compute: the choices.
     """
     machine, factor = group.machine, group.factor_dtype if any(group.gate) else None
     matrices = [m for k, parts in enumerate(cut) for m in matrices_of(k, parts)]
-    count, work = len(matrices), Workspace(machine, matrices, compute, group.real)
+    gram = [takes_gram(m.rows, m.columns, restarts) for m in matrices]
+    count, work = len(matrices), Workspace(machine, matrices, compute, group.real, gram)
+    every, last = stages(triples, restarts)
     aligned = [m.regular() and group.aligned[m.tensor] for m in matrices]
     host = tables.build([m.size for m in matrices], aligned, group.chunk_tiles)
     chunks, nodes = uploaded(machine, host.chunks), uploaded(machine, host.nodes)
     counters = machine.to_device(np.zeros(len(host.nodes), np.uint32))
     sums, norms = group.zeros(2, max(1, host.slots)), group.zeros(max(1, count))
     ratios = [ratio(m.rows, m.columns, adjust_lr, group.real) for m in matrices]
-    places = uploaded(machine, work.table(len(triples)))
+    places = uploaded(machine, work.table(last))
     factor_at, found_at = group.gate
     threads, pieces = UPDATE_BOUNDS[0], len(host.chunks) * group.chunk_tiles
     moving = momentum_kernel(group.dtypes, use_nesterov, average, factor)
@@ -116,7 +123,7 @@ def launches_of(
     steps = [machine.prepare(moving, len(host.chunks), NORM_BOUNDS[0], args)]
     normalize = normalize_kernel(group.real, compute, group.chunk_tiles)
     steps.append(machine.prepare(normalize, pieces, threads, (places, chunks, norms)))
-    steps += launches(machine, work, triples, compute)
+    steps += launches(machine, work, every, compute)
     update = update_kernel(group.dtypes, compute, factor, group.chunk_tiles)
     moved = group.addresses, places, chunks, uploaded(machine, ratios, group.real), group.hypers.values, found_at
     steps.append(machine.prepare(update, pieces, threads, moved))

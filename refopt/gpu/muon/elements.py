@@ -153,6 +153,21 @@ def normalize_kernel(real: Any, compute: str, chunk_tiles: int) -> Kernel:
     return merged_muon_normalize
 
 
+@factory
+def diagonal_kernel(compute: str) -> Kernel:
+    """The launch that adds a I to squares, a block for each: ``squares`` has their addresses and sizes."""
+    size, load, store = SIZES[compute], load_of(compute), store_of(compute)
+
+    @kernel(UPDATE_BOUNDS)
+    def merged_muon_diagonal(squares, a):
+        at, small = squares[cuda.blockIdx.x, 0], squares[cuda.blockIdx.x, 1]
+        for i in range(cuda.threadIdx.x, small, cuda.blockDim.x):
+            here = at + size * (i * padded(small) + i)
+            store(here, load(here) + a)
+
+    return merged_muon_diagonal
+
+
 def one_exact(param: str, master: str | None) -> tuple[Callable, Callable]:
     """Load and store of one exact parameter, by the addresses of parameter and master or remainder."""
     if master == "uint16":

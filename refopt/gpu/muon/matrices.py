@@ -6,7 +6,7 @@ the parameter is cut into. Iterating the transpose gives the transposed result, 
 two squares is X X^T if ``left`` is true, else X^T X.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -68,59 +68,85 @@ def matrices_of(tensor: int, cut: Cut) -> Iterator[Matrix]:
         yield Matrix(tensor, offset, outward[0], inward[0], *strides, rows, columns, left)
 
 
-class Workspace:
-    """The memory of the iterations, on a device: for each matrix its lookahead, x twice, A and B.
+class Operation(NamedTuple):
+    """A product of matrices of the iterations, by name: out = a b, plus another one if there is one to add.
 
-    Lookaheads have the arithmetic type and are in memory order. The others have the dtype of the iterations and are
-    `padded`, and their padding stays zero. 16-bit matrices are arrays of uint16.
+    It is one of all matrices that are iterated by Gram matrices, or of all others.
     """
 
-    def __init__(self, machine: Device, matrices: list[Matrix], compute: str, real: Any) -> None:
-        self.matrices = matrices
-        sizes = [padded(m.outer) * padded(m.inner) for m in matrices]
-        squares = [padded(m.small) ** 2 for m in matrices]
-        starts = np.cumsum([0, *sizes, *sizes, *squares, *squares])
+    gram: bool
+    a: str
+    b: str
+    out: str
+    added: str = ""
+
+    @property
+    def kind(self) -> tuple[bool, bool, bool]:
+        """As of a product's kernel: whether it is X X^T, and symmetric, and adds."""
+        return self.a in XS, self.out not in XS, bool(self.added)
+
+
+# The matrices of the iterations: x at two places by turns, and squares of the smaller size. The standard iteration has
+# A and B, which is P; others also have three for Z and Q by turns, of which P is one, and T.
+XS = "x", "y"
+STANDARD = "A", "P"
+GRAM = *STANDARD, "Q", "S", "T"
+
+
+class Workspace:
+    """The memory of the iterations, on a device: for each matrix its lookahead, x at two places, and its squares.
+
+    Lookaheads have the arithmetic type and are in memory order. The others have the dtype of the iterations and are
+    `padded`, and their padding stays zero. 16-bit matrices are arrays of uint16. ``gram`` says of each matrix whether
+    it is iterated by Gram matrices.
+    """
+
+    def __init__(self, machine: Device, matrices: list[Matrix], compute: str, real: Any, gram: list[bool]) -> None:
+        self.matrices, self.gram = matrices, gram
+        self._sizes = {(name, i): (m.outer, m.inner) for name in XS for i, m in enumerate(matrices)}
+        self._sizes |= {(name, i): (m.small, m.small) for name in GRAM for i, m in enumerate(matrices)
+                        if gram[i] or name in STANDARD}
+        starts = np.cumsum([0, *(padded(rows) * padded(columns) for rows, columns in self._sizes.values())])
         firsts = np.cumsum([0, *(padded(m.size) for m in matrices)])
         size, wide_size = SIZES[compute], np.dtype(real).itemsize
         self.lookaheads = machine.empty((int(firsts[-1]),), real)
         self.memory = machine.to_device(np.zeros(int(starts[-1]), np.uint16 if size == 2 else compute))
         base, wide = address(self.memory), address(self.lookaheads)
-        self._places = (base + size * starts[:-1]).reshape(4, -1).tolist()
+        self.places = dict(zip(self._sizes, (base + size * starts).tolist(), strict=False))
         self.mapped = machine.warpgroups and size == 2
         self._machine: Any = machine
         self._lookaheads = (wide + wide_size * firsts[:-1]).tolist()
 
     @cached_property
-    def _maps(self) -> list[list[int]]:
-        """Addresses of the matrices' tensor maps, in the order of `_places`."""
-        whole, square = ([(*sizes, padded(sizes[1])) for sizes in of] for of in (
-            [(m.outer, m.inner) for m in self.matrices], [(m.small, m.small) for m in self.matrices]))
-        addresses = [address for of in self._places for address in of]
-        self._kept = self._machine.tensor_maps(addresses, [*whole, *whole, *square, *square])
-        return (address(self._kept) + 128 * np.arange(len(addresses))).reshape(4, -1).tolist()
+    def _maps(self) -> dict[tuple[str, int], int]:
+        """Addresses of the matrices' tensor maps."""
+        sizes = [(*of, padded(of[1])) for of in self._sizes.values()]
+        self._kept = self._machine.tensor_maps([*self.places.values()], sizes)
+        return {key: address(self._kept) + 128 * k for k, key in enumerate(self.places)}
 
-    def table(self, iterations: int) -> np.ndarray:
-        """The table of matrices, a row for each, with the columns above; x moves between two addresses."""
-        x = self._places
-        rows = [(m.tensor, m.offset, m.inner, m.outer_stride, m.inner_stride, self._lookaheads[i], x[0][i],
-                 x[iterations % 2][i]) for i, m in enumerate(self.matrices)]
+    def table(self, last: Mapping[bool, str]) -> np.ndarray:
+        """The table of matrices, a row for each, with the columns above; ``last`` is where x is in the end."""
+        rows = [(m.tensor, m.offset, m.inner, m.outer_stride, m.inner_stride, self._lookaheads[i],
+                 self.places["x", i], self.places[last[self.gram[i]], i]) for i, m in enumerate(self.matrices)]
         return np.array(rows, np.int64).reshape(-1, 8)
 
-    def products(self, n: int, mapped: bool = False) -> list[list[Product]]:
-        """The three products of iteration n of every matrix: A = x x^T, B = b A + c (A A), x = a x + B x.
-
-        They have the addresses of the matrices or, if ``mapped``, of their tensor maps.
-        """
-        places = self._maps if mapped else self._places
-        old, new = places[n % 2], places[(n + 1) % 2]
-        three: list[list[Product]] = [[], [], []]
-        for i, (m, square, polynomial) in enumerate(zip(self.matrices, *places[2:], strict=True)):
-            small, x = m.small, old[i]
-            three[0].append(Product(x, x, square, 0, small, small, m.size // small, not m.left))
-            three[1].append(Product(square, square, polynomial, square, small, small, small))
-            left, right = (polynomial, x) if m.left else (x, polynomial)
-            three[2].append(Product(left, right, new[i], x, m.outer, m.inner, small))
-        return three
+    def products(self, operations: Iterable[Operation], mapped: bool = False) -> list[Product]:
+        """The products of operations of one kind, with addresses of matrices or, if ``mapped``, of tensor maps."""
+        at = self._maps if mapped else self.places
+        made = []
+        for a_gram, *names in operations:
+            for i, m in enumerate(self.matrices):
+                if self.gram[i] == a_gram:
+                    a, b, out, added = (at[name, i] if name else 0 for name in names)
+                    small = m.small
+                    if names[0] in XS:
+                        made.append(Product(a, b, out, added, small, small, m.size // small, not m.left))
+                    elif names[2] in XS:
+                        a, b = (a, b) if m.left else (b, a)
+                        made.append(Product(a, b, out, added, m.outer, m.inner, small))
+                    else:
+                        made.append(Product(a, b, out, added, small, small, small))
+        return made
 
 
 def uploaded(machine: Device, table: Any, dtype: Any = np.int64) -> Any:
