@@ -5,7 +5,6 @@ import inspect
 import os
 from typing import Any
 
-from refopt.catalog import KNOWN
 from refopt.cli.check import SHORT, found, full, own_arguments, pairs, reported, tried
 from refopt.cli.output import DIFFERS, EQUAL, PAIRS, SEVERAL, Unusable
 from refopt.oracle import ARRAYS, DEADLINE, DTYPES, compare, record
@@ -24,8 +23,7 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     add("a", metavar="A", help="module:name, path/to/file.py:name, or a file of --record")
     add("b", nargs="?", metavar="B", help="module:name, or path/to/file.py:name")
     add("--record", metavar="FILE", help="write the results of A to a file, to compare with later")
-    add("--within", default="bits", metavar="W", help="bits, measured, bound, or a tolerance; default bits")
-    add("--as", dest="routine", choices=list(KNOWN), metavar="ROUTINE", help="the routine, for --within bound")
+    add("--within", default="bits", metavar="W", help="bits, measured, or a tolerance; default bits")
     for name, what in (("", "both"), ("-a", "A"), ("-b", "B")):
         text = f"arguments of {what}, such as fused=True"
         add(f"--with{name}", dest=f"options{name.replace('-', '_')}", **PAIRS, help=text)
@@ -54,8 +52,8 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         return _recorded(args, parser, a, named | options)
     if args.b is None:
         parser.error("expected two implementations, or --record")
-    within = args.within if args.within in ("bits", "measured", "bound") else tried(parser, lambda: float(args.within))
-    named |= {"options_a": pairs("--with-a", args.options_a, parser), "within": within, "routine": args.routine}
+    within = args.within if args.within in ("bits", "measured") else tried(parser, lambda: float(args.within))
+    named |= {"options_a": pairs("--with-a", args.options_a, parser), "within": within}
     named |= {"options_b": pairs("--with-b", args.options_b, parser), "seed": args.seed}
     named["expected_failures"] = args.expected_failures
     report = reported(args, parser, lambda: compare(a, found(args.b), **named, **options))

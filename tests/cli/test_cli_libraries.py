@@ -31,7 +31,6 @@ COMMANDS = {  # and the libraries that each needs
     "check --identify step.py:step": [], "check --identify step.py:step --arrays cupy": ["cupy"],
     "check --identify step.py:step --arrays torch": ["torch"],
     f"{TWO} --in-place": [], f"{TWO} --dtype bf16": ["ml_dtypes"], f"{TWO} --arrays jax": ["jax"],
-    f"{TWO} --in-place --within bound --as sgd --dtype bf16": ["ml_dtypes"],
     "compare step.py:step --record x.npz --dtype fp32": [],
     "compare step.py:step --record x.npz --dtype bf16": ["ml_dtypes"],
     "compare step.py:step --record x.npz --arrays torch": ["torch"],

@@ -119,37 +119,6 @@ def fused_by_hand(params, grads, velocities, *, lr, mu):
         v[...] = new
 
 
-def test_within_the_bound_of_a_formula():
-    """A relative error of 2^-16 is outside of it, though no measured tolerance shows it."""
-    options = {"within": "bound", "routine": "momentum", "examples": 0, **FAST}
-    report = oracle.compare(fused_by_hand, within_one_root_of_it, **options)
-    assert report.wrong == ["L1", "L3", "L4", "L5"] and "within_one_root_of_it: params[0]" in str(report)
-    assert all(item.label.startswith("within_one_root_of_it: ") for item in report.of("failed"))
-    assert oracle.compare(with_numbers, within_one_root_of_it, within="measured", parts=["C1"], **FAST).ok
-    for wrong in ({"within": "bound"}, {"routine": "momentum"}):
-        with pytest.raises(ValueError, match="compare: routine: expected one exactly if within='bound'"):
-            oracle.compare(with_numbers, with_numbers, **wrong)
-
-
-def test_as_much_is_within_the_bound_as_of_the_one_that_takes_less(monkeypatch):
-    """Nothing if one is never taken."""
-    monkeypatch.setattr("refopt.oracle.comparison.bounded.LAWS", ["L1", "L4"])
-
-    def refusing(params, grads, velocities, *, lr, mu):
-        raise NotImplementedError("none of these")
-
-    def of_vectors(params, grads, velocities, *, lr, mu):
-        if any(p.ndim != 1 for p in params):
-            raise NotImplementedError("vectors alone")
-        with_numbers(params, grads, velocities, lr=lr, mu=mu)
-
-    options = {"routine": "momentum", "examples": 0, **FAST}
-    least = oracle.check("momentum", of_vectors, laws=["L1", "L4"], examples=0, **FAST).compared
-    for pair, compared in (((with_numbers, of_vectors), least), ((of_vectors, with_numbers), least),
-                           ((with_numbers, refusing), 0), ((refusing, with_numbers), 0)):
-        assert oracle.compare(*pair, within="bound", **options).compared == compared
-
-
 def test_nan_is_no_wildcard():
     def lost(params, grads, m, *, lr):
         loop(params, grads, m, lr=lr)

@@ -14,7 +14,6 @@ from refopt.checks.arguments import names as list_of_names
 from refopt.checks.dtypes import lacking
 from refopt.oracle.broken import Broken, Crashed, Misconduct, Skipped
 from refopt.oracle.checking import DEADLINE, dtypes_of, where_steps_run
-from refopt.oracle.comparison.bounded import within_bound
 from refopt.oracle.comparison.data import PARTS, Part, every
 from refopt.oracle.comparison.recorded import Recorded, Recorder
 from refopt.oracle.comparison.report import Compared
@@ -29,13 +28,13 @@ from refopt.oracle.subjects import subject_of
 from refopt.oracle.trial import Trial
 from refopt.oracle.trying import Tried
 
-BITS, MEASURED, BOUND = "bits", "measured", "bound"
+BITS, MEASURED = "bits", "measured"
 SHOWN = 3  # the gradients that an example shows
 MOST = 2**13  # the most elements of a case that is shrunk to a smaller example
 
 
 def compare(
-    a: Any, b: Any, *, within: str | float = BITS, routine: str | None = None, dtypes: Iterable[str] | None = None,
+    a: Any, b: Any, *, within: str | float = BITS, dtypes: Iterable[str] | None = None,
     parts: Iterable[str] | None = None, set: Any = None, states: Any = None, arrays: str | None = None,
     device: str | None = None, seed: int | None = None, options_a: Any = None, options_b: Any = None,
     expected_failures: Any = None, progress: Callable[[int, int, str], object] | None = None,
@@ -49,9 +48,7 @@ def compare(
     Args:
         a, b: optimizers or steps, as for `check` without a routine. ``a`` may be the path of a file of `record`.
         within: "bits"; or the largest difference, relative to a tensor's largest change; or "measured", for 16 times
-            the effect of changing the data by 2^-16, as `check` uses without a routine; or "bound", if both must be
-            within the bound of the formula of ``routine``.
-        routine: a name of `refopt.catalog.KNOWN`, only for the bound.
+            the effect of changing the data by 2^-16, as `check` uses without a routine.
         dtypes: by default those that both support, or those of the record.
         parts: ids of `PARTS`; by default all.
         set, states, arrays, device, options: for both, as in `check`; ``options_a`` and ``options_b`` are for one.
@@ -80,11 +77,6 @@ def compare(
     common = {"numbers": set, "states": states, "arrays": arrays, "device": device}
     given = (("a", options_a), ("b", options_b))
     of_each = [{**options, **mapped(f"compare: options_{x}", of or {})} for x, of in given]
-    if within == BOUND or routine is not None:
-        if within != BOUND or routine is None:
-            raise ValueError(f"compare: routine: expected one exactly if within='bound', got {routine!r}")
-        own = {"dtypes": dtypes, "set": set, "arrays": arrays, "device": device, "seed": seed or 0}
-        return within_bound(routine, (a, b), of_each, {**own, "process": process, "deadline": deadline})
     wanted = list_of_names("compare: parts", [*PARTS] if parts is None else parts)
     wanted = tuple(chosen(f"compare: parts[{i}]", x, PARTS) for i, x in enumerate(wanted))
     allowed = reasons("expected_failures", expected_failures, PARTS)
@@ -168,7 +160,7 @@ def _optimizer(
 
 def _within(within: Any) -> tuple[bool, float | None]:
     if isinstance(within, str):
-        return chosen("compare: within", within, (BITS, MEASURED, BOUND)) == BITS, None
+        return chosen("compare: within", within, (BITS, MEASURED)) == BITS, None
     return False, number("compare: within", within, 0, finite=True)
 
 

@@ -14,7 +14,6 @@ from refopt.oracle.observing import Seen, observe, starts, surroundings, watch_t
 from refopt.oracle.process.child import Held, is_failure, raised
 from refopt.oracle.process.memory import Packed, Receiver, outcome_sent
 from refopt.oracle.running import state_dict_of, why_not
-from refopt.oracle.script import call_of
 
 SMALL = 2**16  # the most bytes kept to test whether a step that raises still works at all
 OPTIONAL = (
@@ -71,7 +70,7 @@ class SubjectAnswers:
     def _of_case(self, what: str, packed: Packed, blob: bytes, *arguments: Any) -> Any:
         case = self.receiver.unpack(packed, blob)
         value = getattr(self, f"_{what}")(case, *arguments)
-        if len(blob) <= SMALL and what != "call":
+        if len(blob) <= SMALL:
             self.good_case = lambda: self.subject.run(Receiver().unpack(packed, blob))
         return value
 
@@ -83,13 +82,6 @@ class SubjectAnswers:
         seen = observe(self.subject, case, self.before, rest)
         later = seen.later and outcome_sent(case, seen.later)
         return seen._replace(got=outcome_sent(case, seen.got), later=later)
-
-    def _call(self, case: Case) -> Any:
-        """How a script calls the subject, as far as it can be sent."""
-        call = call_of(self.subject, case)
-        arrays = getattr(self.subject, "arrays", None)
-        fields = {name: x for name, x in call._asdict().items() if name != "of"}
-        return fields, (type(arrays).__name__, str(getattr(arrays, "device", "cpu")))
 
     def _done(self, what: str, number: int, arguments: Sequence[Any]) -> Any:
         if what == "soil":

@@ -12,14 +12,12 @@ from functools import partial
 from typing import Any
 
 from refopt.oracle.exact.cases import Case, Outcome
-from refopt.oracle.literals import library_named
 from refopt.oracle.memory import Placed
 from refopt.oracle.observing import Seen
 from refopt.oracle.process.child import Held, Raised, Task
 from refopt.oracle.process.memory import Sender, outcome_back
 from refopt.oracle.process.ways import FORK
 from refopt.oracle.process.worker import START, THREADS, Worker
-from refopt.oracle.script import Call
 from refopt.oracle.subject import Ended, Lacks, Wrong
 
 FASTER, SHORTEST = 10.0, 10.0  # after a hang, others may take this many times the longest so far
@@ -182,11 +180,6 @@ class Remote:
         if (what, argument) not in self.known:
             self.known[what, argument] = self.request(what, argument)
         return self.known[what, argument]
-
-    def call(self, case: Case) -> Call:
-        """How a script calls it."""
-        fields, of = self.request("call", case=case)
-        return Call(**fields, of=library_named(*of))
 
     def run(self, case: Case) -> Outcome:
         """Take the steps of a case there, and write their results here."""

@@ -191,12 +191,6 @@ class TorchOptimizer:
         """Whether a scalar follows from the step count."""
         return self.peer.counts and slot in COUNTED and slot in self.row.scalars
 
-    def call(self, case: Case) -> Any:
-        """How a script calls it."""
-        from refopt.oracle.subjects.calls import of_torch
-
-        return of_torch(self, case)
-
     def stores(self, dtype: str) -> Dtypes:
         """The dtypes of a tensor's slots: states may be wider than the parameter."""
         try:
