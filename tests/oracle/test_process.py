@@ -79,9 +79,9 @@ def test_an_end_is_the_verdict_of_one_law(name, way, routine, monkeypatch):
 
 
 def counted(made, start):
-    def counting(*arguments):
+    def counting(*arguments, **named):
         made.append(1)
-        return start(*arguments)
+        return start(*arguments, **named)
 
     return counting
 
@@ -176,7 +176,7 @@ def test_a_process_that_is_kept_has_the_shortest_deadline():
 @pytest.mark.parametrize(("longest", "deadline"), [(0.0, 10.0), (3.0, 30.0), (50.0, 40.0)])
 def test_after_a_hang_others_may_take_ten_times_as_long_as_any_that_has_not(longest, deadline):
     """But 10 seconds at least, and no longer than before."""
-    remote = Remote(None, "fork", True, 40.0)
+    remote = Remote(None, "fork", 40.0)
     remote.longest = longest
 
     def hang(*asked):
@@ -194,10 +194,9 @@ def test_the_longest_call_of_cases_and_of_runs_is_known(monkeypatch):
     monkeypatch.setattr("refopt.oracle.process.remote.time", SimpleNamespace(monotonic=times.__next__))
     numbers = {"lr": 0.5, "l2_decay": 0.0, "rescale_grad": 1.0}
     case = draw(ROUTINES["sgd"], [(3,)], [alike("float32")], seed=1, numbers=numbers, choices={})
-    remote, longest = Remote(None, "fork", True, 40.0), []
+    remote, longest = Remote(None, "fork", 40.0), []
     remote.sender = memory.Sender()
-    answers = [pickle.dumps(("value", ({}, False))), b"".join(x.tobytes() for x in (*case.params, *case.grads))]
-    remote.worker = SimpleNamespace(ask=lambda message, memories, seconds, count: answers[:count])
+    remote.worker = SimpleNamespace(ask=lambda message, seconds: pickle.dumps(("value", ({}, False))))
     for call in (lambda: remote.run(case), lambda: remote.soil([], "float32", 0)) * 2:
         call()
         longest.append(remote.longest)
@@ -331,8 +330,7 @@ def test_a_case_comes_there_as_it_is():
     shared = np.ndarray((4,), np.float32, image.data, 5)
     case = case.replace(grads=[case.grads[0].T.copy().T, shared, shared], steps=[{"lr": [1.0, np.float32(2)]}])
     sender, receiver = memory.Sender(), memory.Receiver()
-    packed, memories = sender.pack(case)
-    there = receiver.unpack(packed, b"".join(memories))
+    there = receiver.unpack(sender.pack(case))
     assert there.grads[1] is there.grads[2] and there.routine is case.routine and there.steps == case.steps
     assert there.choices == case.choices == {"use_nesterov": True} and there.count == case.count == 3
     for name, values in case.slots.items():
@@ -341,16 +339,16 @@ def test_a_case_comes_there_as_it_is():
             assert not x.size or x.ctypes.data % 64 == y.ctypes.data % 64
     there.grads[1][0] = 7
     there.params[0][...] = 9
-    sender.take_back(memories, receiver.blob())
+    sender.received(receiver.pack(None))
     assert shared[0] == 7 and image[0] == 0 and image[30] == 30 and (case.params[0] == 9).all()
     address = there.params[0].ctypes.data
-    again, memories = sender.pack(case)
-    kept = receiver.unpack(again, b"".join(memories))
-    assert min(k for *_, k in again.memories) == 0 and kept.params[0].ctypes.data == address
+    again = sender.pack(case)
+    kept = receiver.unpack(again)
+    assert min(k for *_, k in again.pieces) == 0 and kept.params[0].ctypes.data == address
     other = draw(row, [(3,)], [alike("float32")], seed=1, numbers=numbers, choices={})
-    packed, memories = sender.pack(other.replace(grads=case.grads[1:2]))
-    there = receiver.unpack(packed, b"".join(memories))
-    assert sum(k >= 0 for *_, k in packed.memories) == 1 and len(receiver.memories) == len(packed.memories)
+    packed = sender.pack(other.replace(grads=case.grads[1:2]))
+    there = receiver.unpack(packed)
+    assert sum(k >= 0 for *_, k in packed.pieces) == 1 and len(receiver.memories) == len(packed.pieces)
     assert there.grads[0] is kept.grads[1] and there.params[0].ctypes.data != address
 
 
@@ -360,12 +358,11 @@ def test_an_outcome_comes_back_in_the_arrays_of_the_case():
     numbers = {hyper.name: 0.5 for hyper in row.hypers}
     case = draw(row, [(3, 5), (4,)], [alike("float32")] * 2, seed=1, numbers=numbers, choices={})
     sender, receiver = memory.Sender(), memory.Receiver()
-    packed, memories = sender.pack(case)
-    there = receiver.unpack(packed, b"".join(memories))
-    sent = memory.outcome_sent(there, {"params": there.params, "velocities": [there.velocities[0], there.grads[1] + 1]})
-    back = memory.outcome_back(case, sent)
+    there = receiver.unpack(sender.pack(case))
+    sent = receiver.pack({"params": there.params, "velocities": [there.velocities[0], there.grads[1] + 1]})
+    back = sender.received(sent)
     assert all(x is y for x, y in zip(back["params"], case.params, strict=True))
     assert back["velocities"][0] is case.velocities[0]
     assert back["velocities"][1].tobytes() == (case.grads[1] + 1).tobytes()
-    sent = memory.outcome_sent(there, {"params": [np.repeat(there.params[0], 2, 1)[:, ::2], there.params[1]]})
-    assert (memory.outcome_back(case, sent)["params"][0] == case.params[0]).all()
+    sent = receiver.pack({"params": [np.repeat(there.params[0], 2, 1)[:, ::2], there.params[1]]})
+    assert (sender.received(sent)["params"][0] == case.params[0]).all()
