@@ -90,12 +90,11 @@ class Tried:
     def _example(self, failures: Sequence[tuple[int, Failure]], until: float) -> int | None:
         """Shrink failures of one kind to the smallest example until a time; returns the first wrong step, if known."""
         k, worst = self._worst(failures)
-        case, broken, since = worst.case, worst.broken, None
-        if not isinstance(broken, Crashed) and until:
-            case, broken, since = shrink.first_step(case, broken, worst.holds)  # while it has many elements to show it
-            case, broken = shrink.smallest(case, worst.holds, broken, until)
-        self.items[k] = self.items[k]._replace(example=shrink.shown(case, broken, since))
-        return since
+        search = shrink.Search(worst.case, worst.holds, worst.broken)
+        if not isinstance(worst.broken, Crashed) and until:
+            search.run(until)
+        self.items[k] = self.items[k]._replace(example=shrink.shown(search.case, search.broken, search.since))
+        return search.since
 
 
 def tries_of(law: Law, trial: Any, examples: int) -> list[Try]:

@@ -94,7 +94,6 @@ def test_every_dtype_counts():
 def test_by_bits_or_within():
     report = oracle.compare(loop, other_order, parts=["C1"], **FAST)
     assert not report.ok and "ULPs away" in str(report)
-    assert "smallest example: a tensor of one element, " in str(report)
     measured = oracle.compare(loop, other_order, within="measured", parts=["C1", "C2"], **FAST)
     assert measured.ok and "within the tolerance" in str(measured), str(measured)
     assert oracle.compare(loop, other_order, within=1e-5, parts=["C1", "C3"], **FAST).ok

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from refopt.checks.arguments import chosen, mapped, number, whole
 from refopt.checks.arguments import names as list_of_names
 from refopt.checks.dtypes import lacking
@@ -15,20 +13,16 @@ from refopt.oracle.broken import Broken, Crashed, Misconduct, Skipped
 from refopt.oracle.checking import DEADLINE, dtypes_of, where_steps_run
 from refopt.oracle.comparison.data import PARTS, Part, every
 from refopt.oracle.comparison.report import Compared
-from refopt.oracle.differing import shown
 from refopt.oracle.exact.cases import Outcome
 from refopt.oracle.exceptions import reasons
 from refopt.oracle.item import SKIPPED, Item
 from refopt.oracle.laws import Law, Try
-from refopt.oracle.running import Data
 from refopt.oracle.subject import Subject
 from refopt.oracle.subjects import subject_of
 from refopt.oracle.trial import Trial
 from refopt.oracle.trying import Tried
 
 BITS, MEASURED = "bits", "measured"
-SHOWN = 3  # the gradients that an example shows
-MOST = 2**13  # the most elements of a case that is shrunk to a smaller example
 
 
 def compare(
@@ -135,9 +129,6 @@ def _of_dtype(first: Trial, second: Trial, dtype: str, wanted: Iterable[str]) ->
             for x in parts if x.id == id_
         ]
         tried.law(Law(id_, PARTS[id_], "", lambda trial: ()), tries, "")
-    for k, failure in tried.failures:
-        if not isinstance(failure.broken, Crashed):
-            tried.items[k] = tried.items[k]._replace(example=_smaller(first, second, failure.case))
     return tried.items
 
 
@@ -161,25 +152,3 @@ def _same(first: Trial, second: Trial, part: Part) -> None:
             raise Skipped(f"both fail: {broken}") from None
         raise Misconduct(f"the first fails, and the second does not: {broken}") from None
     second.same(came, _outcome(second, part), f"as in {first.subject.name}", part.data)
-
-
-def _smaller(first: Trial, second: Trial, part: Part) -> str:
-    """The first element of a case that differs alone, too; "" for matrices."""
-    data = part.data
-    if second.axes > 1 or sum(x.size for x in data.params) > MOST:
-        return ""
-    for i, x in enumerate(data.params):
-        for k in range(min(x.size, 64)):
-            one = part._replace(data=data.only([i]).each(partial(np.take, indices=[k])))
-            try:
-                _same(first, second, one)
-            except Skipped:
-                continue
-            except Broken as broken:
-                return _told(one.data, broken)
-    return ""
-
-
-def _told(one: Data, broken: Broken) -> str:
-    grads = ", ".join(shown(of[0][0]) for of in one.grads[:SHOWN]) + ", ..." * (len(one.grads) > SHOWN)
-    return f"{broken}\nsmallest example: a tensor of one element, {shown(one.params[0][0])}, with gradients {grads}"
