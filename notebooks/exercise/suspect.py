@@ -2,12 +2,17 @@
 
 import numpy as np
 
-from refopt.oracle.wrong import RULES
+from refopt.catalog import ROUTINES
+from refopt.oracle.wrong import Wrong
+
+RATE = "lr * lr_ratio * coeff"
+HOW = Wrong("decay subtracted", {f"p = p * (1 - {RATE})": f"p = p - {RATE} * p"})  # equal in exact arithmetic alone
+RULE = HOW.of(ROUTINES["adamw"].rule)
 
 
 def adamw(p, g, m, u, lr, beta1, beta2, epsilon, coeff, beta1_pow, beta2_pow):
     """One step, in place."""
-    new = RULES["adamw"]["DecaySubtracted"](
+    new = RULE(
         p, g, m, u, beta1_pow, beta2_pow, None, lr=lr, beta1=beta1, beta2=beta2, epsilon=epsilon,
         epsilon_at="corrected", maximize=False, coeff=coeff, lr_ratio=np.float32(1),
     )

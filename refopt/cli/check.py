@@ -18,7 +18,7 @@ from refopt.catalog import KNOWN
 from refopt.checks.dtypes import numpy_dtype
 from refopt.cli.output import DIFFERS, EQUAL, PAIRS, SEVERAL, Unusable, write
 from refopt.cli.progress import Progress
-from refopt.cli.report_file import Target, save
+from refopt.cli.report_file import Target
 from refopt.oracle import ARRAYS, DEADLINE, DTYPES, LAWS, SYMMETRIES, Report, check, current_id, identify
 
 SHORT = {"fp32": "float32", "fp64": "float64", "fp16": "float16", "bf16": "bfloat16"}
@@ -67,7 +67,6 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     add("--deadline", type=float, metavar="S", help=text)
     add("--in-place", action="store_true", help="run the step in this process, not in a separate one")
     add("--verbose", action="store_true", help="print every failure of every law, and everything skipped")
-    add("--script", metavar="FILE", help="write a script that reproduces the failure without refopt")
     add("--json", metavar="FILE", help="write a report in JSON; - for stdout, which then gets nothing else")
     return command
 
@@ -93,8 +92,6 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         target.write(report.to_json() + "\n")
         if args.json != "-":
             write(readable(report.details() if args.verbose else report))
-        if args.script and report.failed_laws:
-            save(args.script, "--script", report.script())
     return EQUAL if report.ok else DIFFERS
 
 
@@ -146,8 +143,6 @@ def _named(args: argparse.Namespace, parser: argparse.ArgumentParser) -> dict[st
         "skips": args.skips, "arrays": args.arrays, "names": pairs("--names", args.names, parser) or None,
         "symmetries": args.symmetry or None, "tolerance": args.tolerance, "allow_skips": args.allow_skips or None,
     }
-    if args.routine == NONE and args.script:
-        parser.error(f"argument --script: expected none with --as {NONE}, got {args.script}")
     options = own_arguments(args, parser, [*named, *optional])
     return named | {name: x for name, x in optional.items() if x is not None} | options
 

@@ -2,13 +2,11 @@
 
 import argparse
 import inspect
-import os
 from typing import Any
 
-from refopt.catalog import KNOWN
 from refopt.cli.check import SHORT, found, full, own_arguments, pairs, reported, tried
-from refopt.cli.output import DIFFERS, EQUAL, PAIRS, SEVERAL, Unusable
-from refopt.oracle import ARRAYS, DEADLINE, DTYPES, compare, record
+from refopt.cli.output import DIFFERS, EQUAL, PAIRS, SEVERAL
+from refopt.oracle import ARRAYS, DEADLINE, DTYPES, compare
 
 
 def add_to(commands: Any) -> argparse.ArgumentParser:
@@ -21,11 +19,9 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
         "arguments or files that cannot be used, 3 if the command itself fails.",
     )
     add = command.add_argument
-    add("a", metavar="A", help="module:name, path/to/file.py:name, or a file of --record")
-    add("b", nargs="?", metavar="B", help="module:name, or path/to/file.py:name")
-    add("--record", metavar="FILE", help="write the results of A to a file, to compare with later")
-    add("--within", default="bits", metavar="W", help="bits, measured, bound, or a tolerance; default bits")
-    add("--as", dest="routine", choices=list(KNOWN), metavar="ROUTINE", help="the routine, for --within bound")
+    add("a", metavar="A", help="module:name, or path/to/file.py:name")
+    add("b", metavar="B", help="module:name, or path/to/file.py:name")
+    add("--within", default="bits", metavar="W", help="bits, measured, or a tolerance; default bits")
     for name, what in (("", "both"), ("-a", "A"), ("-b", "B")):
         text = f"arguments of {what}, such as fused=True"
         add(f"--with{name}", dest=f"options{name.replace('-', '_')}", **PAIRS, help=text)
@@ -33,7 +29,7 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     add("--dtype", **SEVERAL, choices=[*SHORT, *DTYPES], metavar="D", help=", ".join(SHORT))
     add("--arrays", choices=ARRAYS, metavar="A", help=f"arrays for functions: {', '.join(ARRAYS)}")
     add("--device", metavar="D", help="where the arrays are, such as cuda")
-    add("--seed", type=int, metavar="N", help="seed of all data; default 0, or that of the file")
+    add("--seed", type=int, default=0, metavar="N", help="seed of all data; default 0")
     add("--expected-failures", metavar="FILE", help='parts that may differ: lines such as "C4 # why"')
     text = f"seconds that a call of a step may take; default {DEADLINE:g}"
     add("--deadline", type=float, metavar="S", help=text)
@@ -49,25 +45,9 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     named |= {"deadline": args.deadline} if args.deadline is not None else {}
     named |= {"process": False} if args.in_place else {}
     options = own_arguments(args, parser, inspect.signature(compare).parameters.keys() - {"options"})
-    a = args.a if os.path.isfile(args.a) else found(args.a)
-    if args.record is not None:
-        return _recorded(args, parser, a, named | options)
-    if args.b is None:
-        parser.error("expected two implementations, or --record")
-    within = args.within if args.within in ("bits", "measured", "bound") else tried(parser, lambda: float(args.within))
-    named |= {"options_a": pairs("--with-a", args.options_a, parser), "within": within, "routine": args.routine}
+    within = args.within if args.within in ("bits", "measured") else tried(parser, lambda: float(args.within))
+    named |= {"options_a": pairs("--with-a", args.options_a, parser), "within": within}
     named |= {"options_b": pairs("--with-b", args.options_b, parser), "seed": args.seed}
     named["expected_failures"] = args.expected_failures
-    report = reported(args, parser, lambda: compare(a, found(args.b), **named, **options))
+    report = reported(args, parser, lambda: compare(found(args.a), found(args.b), **named, **options))
     return EQUAL if report.ok else DIFFERS
-
-
-def _recorded(args: argparse.Namespace, parser: argparse.ArgumentParser, a: Any, named: dict[str, Any]) -> int:
-    if args.b is not None or isinstance(a, str):
-        parser.error("argument --record: expected one implementation")
-    own = pairs("--with-a", args.options_a, parser)
-    try:
-        tried(parser, lambda: record(a, args.record, seed=args.seed or 0, **named, **own))
-    except OSError as error:
-        raise Unusable(f"--record: cannot write to {args.record!r}: {error.strerror}") from error
-    return EQUAL

@@ -1,7 +1,6 @@
 """``refopt vectors``: write test vectors of a routine, for code in any language."""
 
 import argparse
-import io
 from typing import Any
 
 from refopt.catalog import KNOWN
@@ -9,8 +8,6 @@ from refopt.cli.check import SHORT, full, pairs, tried
 from refopt.cli.output import EQUAL, PAIRS, SEVERAL, write
 from refopt.cli.report_file import save
 from refopt.oracle import DTYPES, vectors
-
-FORMATS = "json", "npz"
 
 
 def add_to(commands: Any) -> argparse.ArgumentParser:
@@ -23,8 +20,7 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     )
     add = command.add_argument
     add("routine", choices=list(KNOWN), metavar="ROUTINE", help=", ".join(KNOWN))
-    add("--format", choices=FORMATS, metavar="F", help="json or npz; default by the file's name")
-    add("--to", metavar="FILE", help="default standard output, for json")
+    add("--to", metavar="FILE", help="default standard output")
     add("--dtype", **SEVERAL, choices=[*SHORT, *DTYPES], metavar="D", help=f"{', '.join(SHORT)}; default fp32 fp64")
     add("--set", dest="fixed", **PAIRS, help="numbers and choices of every case, such as epsilon_at=uncorrected")
     add("--examples", type=int, default=5, metavar="N", help="additional cases of each dtype; default 5")
@@ -34,17 +30,11 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Run the command and return its status."""
-    kind = args.format or ("npz" if args.to is not None and args.to.endswith(".npz") else "json")
-    if kind == "npz" and args.to is None:
-        parser.error("argument --to: expected a file, for npz")
     fixed, dtypes = pairs("--set", args.fixed, parser), full(args.dtype or ("fp32", "fp64"))
     made = tried(parser, lambda: vectors(
         args.routine, dtypes=dtypes, set=fixed, examples=args.examples, seed=args.seed))
     if args.to is None:
         write(made.to_json())
-    elif kind == "json":
-        save(args.to, "--to", made.to_json())
     else:
-        made.to_npz(file := io.BytesIO())
-        save(args.to, "--to", file.getvalue())
+        save(args.to, "--to", made.to_json())
     return EQUAL

@@ -11,7 +11,7 @@ True
 
 `check` checks an optimizer against the laws (docs/oracle.md), or without a routine against those that need no formula,
 and returns a `Report`. `expect` gives the expected result of one step, with a bound for each element. `compare`
-compares two implementations, and `record` stores one for later. `identify` says which routine an optimizer is;
+compares two implementations. `identify` says which routine an optimizer is;
 `vectors` makes test vectors for other languages; `parametrize` turns the laws into tests of pytest. `LAWS` has the laws
 by id, and `current_id` translates former ids; `DTYPES`, `ARRAYS` and `SYMMETRIES` are the values that `check` accepts,
 `DEADLINE` the seconds that a call of the step may take. `refopt.oracle.exact` has the laws of equal bits,
@@ -23,7 +23,7 @@ from typing import Any
 
 from refopt.oracle.bound.expected import Expected, expect
 from refopt.oracle.checking import DEADLINE, DTYPES, check
-from refopt.oracle.comparison import PARTS, compare, record
+from refopt.oracle.comparison import PARTS, compare
 from refopt.oracle.identity import Identity, identify
 from refopt.oracle.laws import LAWS, SYMMETRIES, current_id
 from refopt.oracle.portable import Vectors, vectors
@@ -32,7 +32,7 @@ from refopt.oracle.subjects.arrays import NAMES as ARRAYS
 
 __all__ = [
     "ARRAYS", "DEADLINE", "DTYPES", "LAWS", "PARTS", "SYMMETRIES", "Expected", "Identity", "Report",
-    "Vectors", "check", "compare", "current_id", "expect", "identify", "parametrize", "record", "vectors",
+    "Vectors", "check", "compare", "current_id", "expect", "identify", "parametrize", "vectors",
 ]
 
 

@@ -236,11 +236,9 @@ def expected_at(
 
     ``allowed`` is passed to `Arithmetic`.
     """
-    real = arithmetic(arrays["params"].dtype.name)
-    known, without = (
-        true_scalars(row, arrays, numbers, choices, count, Arithmetic(real, inputs=inputs)) for inputs in (True, False)
-    )
-    return expected_of(row, arrays, numbers, choices, scalars=known, scalars_without=without, **allowed)
+    of = Arithmetic(arithmetic(arrays["params"].dtype.name), inputs=True)
+    known = true_scalars(row, arrays, numbers, choices, count, of)
+    return expected_of(row, arrays, numbers, choices, scalars=known, **allowed)
 
 
 @functools.cache

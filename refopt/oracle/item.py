@@ -17,7 +17,6 @@ class Item(NamedTuple):
         reasons: explanations, each with the share of the wrong elements that it explains; ``None`` if none were looked
             for, empty if none were found.
         command: the command that reproduces it.
-        smallest: the case and the failure that ``example`` shows.
         lacks: whether it was skipped on request, or because the subject has no argument for it.
         kind: empty for wrong numbers; otherwise the failure, without numbers that depend on the case.
     """
@@ -32,7 +31,6 @@ class Item(NamedTuple):
     command: str = ""
     pattern: str = ""
     reasons: tuple[tuple[str, float], ...] | None = None
-    smallest: Any = None
     lacks: bool = False
     kind: str = ""
 
@@ -51,8 +49,6 @@ def by_key(items: Iterable[Item]) -> list[list[Item]]:
 
 
 def fields_of(item: Item) -> dict[str, Any]:
-    """All but the smallest example's arrays, for JSON."""
-    fields = item._asdict()
-    del fields["smallest"]
-    reasons = item.reasons and [{"name": name, "share": share} for name, share in item.reasons]
-    return fields | {"reasons": reasons if reasons is not None else item.reasons}
+    """The fields of an item, for JSON."""
+    named = None if item.reasons is None else [{"name": name, "share": share} for name, share in item.reasons]
+    return item._asdict() | {"reasons": named}

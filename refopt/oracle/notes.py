@@ -20,10 +20,7 @@ def of_trial(trial: Any) -> Iterator[str]:
     if trial.rounded:
         named = ", ".join(f"{name}={x:g}" for name, x in trial.rounded.items())
         kept = f"not numbers of {np.dtype(trial.real).name}; code that keeps them in double is allowed for"
-        worst = max(trial.apart, key=lambda name: trial.apart[name], default="")
-        most = trial.apart.get(worst, 0.0)
-        more = f", without which {worst} would be {most:.2g} times the bound" if most > 1 else ""
-        yield f"{trial.dtype}: {named}: {kept}{more}"
+        yield f"{trial.dtype}: {named}: {kept}"
     if trial.silent:
         yield f"not returned, so not compared: {', '.join(sorted(trial.silent))}"
     if trial.paths:

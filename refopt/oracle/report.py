@@ -8,7 +8,6 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import refopt
-from refopt.oracle import script
 from refopt.oracle.diagnosis import ENOUGH, Cause
 from refopt.oracle.exceptions import covers, reason
 from refopt.oracle.item import FAILED, PASSED, SKIPPED, Item, by_key, fields_of
@@ -102,22 +101,6 @@ class Report:
             if skipped > SKIPS * len(asked) and law not in self.allow_skips:
                 shares[law] = skipped / len(asked)
         return shares
-
-    def script(self, law: str | None = None) -> str:
-        """A script that reproduces a failure on its smallest example without refopt, to report to its authors.
-
-        Args:
-            law: the id of a law that fails; by default the first one.
-
-        Raises:
-            ValueError: the law does not fail.
-        """
-        shown = [item for item in self.of(FAILED) if item.smallest and law in (None, item.law)]
-        if not shown:
-            raise ValueError(f"script: expected a law that fails, of {self.failed_laws}, got {law!r}")
-        item = min((x for x in shown if x.law == shown[0].law), key=lambda x: x.kind != "")
-        title = f"{self.subject} as {self.routine}, {item.dtype}: {item.label}."
-        return script.of(item.smallest, title)
 
     def to_json(self) -> str:
         """The report as JSON text; docs/oracle.md describes its fields."""
@@ -250,7 +233,7 @@ class Report:
         total = sum((x.law, x.dtype) == (law, dtype) for x in self.items)
         lines = [f"{law} {self.laws[law]}, {dtype}{self._note(law, dtype)}: {head(first.ratio)}{first.text}"]
         lines += [f"    {line}" for line in example.splitlines() if line.strip() != first.text]
-        shown = next((item for item in failed if item.smallest), first)
+        shown = next((item for item in failed if item.example), first)
         if shown.pattern:
             lines.append(f"  where: {shown.pattern}")
         lines += why(shown.reasons)

@@ -1,5 +1,6 @@
 """The smallest part of a case that still breaks a law."""
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,60 +19,77 @@ LAST = 4096  # the last step up to which the first wrong one is looked for
 Holds = Callable[[Case], object]
 
 
-def smallest(case: Case, holds: Holds, broken: Broken, until: float | None = None) -> tuple[Case, Broken]:
-    """The case with the fewest tensors and elements found that still breaks the law, and how it breaks it.
+class Search:
+    """The smallest case found so far that still breaks a law, and how it breaks it.
 
-    Tensors are left out first, then elements of the remaining ones, by halves; then numbers are rounded. The search
-    takes at most ``SECONDS``, and ends at ``until``.
+    Attributes:
+        case, broken: the case, and how it breaks the law.
+        since: the step's number, if it is known to be the first that is wrong.
     """
-    stop, runs = time.monotonic() + SECONDS, 0
-    stop = stop if until is None else min(stop, until)
-    again = True
-    while again:
-        again = False
-        for smaller in _parts(case, broken):
-            if runs == RUNS or time.monotonic() > stop:
-                return case, broken
-            runs += 1
-            try:
-                error = _error(smaller, holds, broken)
-            except Crashed:  # another failure, which has ended a process
-                return case, broken
-            if error:
-                case, broken, again = smaller, error, True
-                break
-    return _rounded(case, holds, broken)
 
+    def __init__(self, case: Case, holds: Holds, broken: Broken) -> None:
+        self.case, self.holds, self.broken = case, holds, broken
+        self.since: int | None = None
 
-def _error(case: Case, holds: Holds, known: Broken) -> Broken | None:
-    """How a case breaks a law; ``None`` if not as ``known``, or if the law cannot be checked. Raises `Crashed`."""
-    try:
-        holds(case)
-    except Crashed:
-        raise
-    except Broken as error:
-        return error if error.kind == known.kind else None
-    except Exception:  # such as a part that the law does not apply to
-        pass
-    return None
+    def run(self, until: float) -> None:
+        """Look for the first wrong step, then for fewer tensors and elements, then for numbers of few digits.
 
+        The search for fewer takes at most ``SECONDS``, and ends at ``until``; a `Crashed` process ends it as well.
+        """
+        with contextlib.suppress(Crashed):  # another failure
+            self.first_step()
+            self.smaller(until)
+            self.rounded()
 
-def _rounded(case: Case, holds: Holds, broken: Broken) -> tuple[Case, Broken]:
-    """The case with its numbers rounded to few digits, if it still breaks the law."""
-    if broken.ratio is None or sum(x.size for x in case.params) > 4:
-        return case, broken
-    kept = {"master_params", *by_count(case.routine)}
-    for bits in (1, 3, 6):
-        slots = {name: [None if x is None else _of_bits(x, bits) for x in xs] for name, xs in case.slots.items()
-                 if xs is not None and name not in kept}
-        rounder = case.replace(**slots)
+    def breaks(self, case: Case, least: float = 0.0) -> bool:
+        """Whether a case breaks the law in the same way, with a ratio of at least ``least``: it is then the new one."""
         try:
-            error = _error(rounder, holds, broken)
+            self.holds(case)
         except Crashed:
-            break
-        if error and (error.ratio or 0) >= min(2.0, broken.ratio):
-            return rounder, error
-    return case, broken
+            raise
+        except Broken as error:
+            if error.kind == self.broken.kind and (error.ratio or 0.0) >= least:
+                self.case, self.broken = case, error
+                return True
+        except Exception:  # such as a part that the law does not apply to
+            pass
+        return False
+
+    def first_step(self) -> None:
+        """Find the first wrong step by bisection; ``since`` is set if the one before is right."""
+        case = self.case
+        if len(case.steps) != 1 or not 1 < case.count <= LAST or self.broken.ratio is None:
+            return
+        until = time.process_time() + SECONDS
+        right, wrong = 0, case.count
+        while wrong - right > 1 and time.process_time() < until:
+            middle = 1 if not right else (right + wrong) // 2
+            if self.breaks(_at_step(case, middle)):
+                wrong = middle
+            else:
+                right = middle
+        self.since = wrong if wrong - right == 1 < wrong else None
+
+    def smaller(self, until: float) -> None:
+        """Leave out tensors, then elements of the remaining ones, by halves."""
+        stop = min(time.monotonic() + SECONDS, until)
+        parts, runs = _parts(self.case, self.broken), 0
+        while (part := next(parts, None)) and runs < RUNS and time.monotonic() <= stop:
+            runs += 1
+            if self.breaks(part):
+                parts = _parts(self.case, self.broken)
+
+    def rounded(self) -> None:
+        """Round the numbers of few elements to few digits."""
+        case, broken = self.case, self.broken
+        if broken.ratio is None or sum(x.size for x in case.params) > 4:
+            return
+        kept = {"master_params", *by_count(case.routine)}
+        for bits in (1, 3, 6):
+            slots = {name: [None if x is None else _of_bits(x, bits) for x in xs] for name, xs in case.slots.items()
+                     if xs is not None and name not in kept}
+            if self.breaks(case.replace(**slots), min(2.0, broken.ratio)):
+                return
 
 
 def _of_bits(x: np.ndarray, bits: int) -> np.ndarray:
@@ -79,28 +97,6 @@ def _of_bits(x: np.ndarray, bits: int) -> np.ndarray:
         return x
     fraction, exponent = np.frexp(np.asarray(x, np.float64))
     return np.asarray(np.ldexp(np.round(fraction * 2**bits) / 2**bits, exponent), x.dtype)
-
-
-def first_step(case: Case, broken: Broken, holds: Holds) -> tuple[Case, Broken, int | None]:
-    """The case at the first wrong step, found by bisection, and the step's number if the one before is right."""
-    if len(case.steps) != 1 or not 1 < case.count <= LAST or broken.ratio is None:
-        return case, broken, None
-    until = time.process_time() + SECONDS
-    right, wrong = 0, case.count
-    while wrong - right > 1:
-        middle = 1 if not right else (right + wrong) // 2
-        earlier = _at_step(case, middle)
-        try:
-            error = _error(earlier, holds, broken)
-        except Crashed:
-            return case, broken, None
-        if error:
-            case, broken, wrong = earlier, error, middle
-        else:
-            right = middle
-        if wrong == 1 or time.process_time() > until:
-            break
-    return case, broken, wrong if wrong - right == 1 < wrong else None
 
 
 def _at_step(case: Case, count: int) -> Case:

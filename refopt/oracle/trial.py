@@ -52,7 +52,6 @@ class Trial:
         compared: how many elements were compared.
         off: by law, the largest distance in ULPs of results that are within the tolerance but differ in their bits.
         largest: by slot, the largest error over its bound so far, among arrays in the arithmetic type.
-        apart: by slot, the largest error over the bound without an allowance for numbers that the arithmetic rounds.
         unbounded: how many elements have no bound.
         silent: written slots that the subject does not return.
         paths: functions of a library that have run.
@@ -71,7 +70,6 @@ class Trial:
         self.eps = 2.0 ** -{"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7}[dtype]
         self.compared = self.unbounded = 0
         self.largest: dict[str, float] = {}
-        self.apart: dict[str, float] = {}
         self.off: dict[str, int] = {}
         self.silent: set[str] = set()
         self.paths: dict[str, None] = {}
@@ -307,8 +305,6 @@ class Trial:
         largest = float(np.nanmax(ratios))
         if measured and got.dtype == self.real and name not in self.row.scalars:
             self.largest[name] = max(self.largest.get(name, 0.0), largest)
-            if expected.inputs.any() and largest <= 1:
-                self.apart[name] = max(self.apart.get(name, 0.0), expected.ratio_without_inputs(got))
         if largest <= 1:
             return None
         k = int(np.nanargmax(ratios))

@@ -13,8 +13,6 @@ from refopt.oracle.exact.cases import Case
 from refopt.oracle.item import FAILED, PASSED, SKIPPED, Item
 from refopt.oracle.laws import Law, Try
 from refopt.oracle.laws.step import random_tries
-from refopt.oracle.script import Smallest, call_of
-from refopt.oracle.trial import Trial
 
 SECONDS = 5.0  # the time to look for smallest examples, in one dtype
 
@@ -92,24 +90,13 @@ class Tried:
     def _example(self, failures: Sequence[tuple[int, Failure]], until: float) -> int | None:
         """Shrink failures of one kind to the smallest example until a time; returns the first wrong step, if known."""
         k, worst = self._worst(failures)
-        case, broken, since = worst.case, worst.broken, None
-        if not isinstance(broken, Crashed) and until:
-            case, broken, since = shrink.first_step(case, broken, worst.holds)  # while it has many elements to show it
-            case, broken = shrink.smallest(case, worst.holds, broken, until)
-        self.items[k] = self.items[k]._replace(
-            example=shrink.shown(case, broken, since), smallest=_smallest(case, broken, self.trial)
-        )
-        return since
+        search = shrink.Search(worst.case, worst.holds, worst.broken)
+        if not isinstance(worst.broken, Crashed) and until:
+            search.run(until)
+        self.items[k] = self.items[k]._replace(example=shrink.shown(search.case, search.broken, search.since))
+        return search.since
 
 
 def tries_of(law: Law, trial: Any, examples: int) -> list[Try]:
     """The cases of a law; for the step law, random ones as well."""
     return [*law.tries(trial), *(random_tries(trial, examples) if law.id == "L1" else ())]
-
-
-def _smallest(case: Case, broken: Broken, trial: Trial) -> Smallest | None:
-    """The smallest example, with how a script calls the step; ``None`` if that cannot be expressed."""
-    try:
-        return Smallest(case, broken, trial, call_of(trial.subject, case))
-    except Exception:  # whatever a user's subject or its process raises
-        return None

@@ -36,7 +36,7 @@ PURPOSES: dict[str, dict[str, tuple[str, ...]]] = {
             "Weight decay by name": ("weight_decays",),
             "Gradients in one buffer": ("coalesce_tensor", "Coalesced", "layout", "Layout"),
             "Matrices": ("Blocks", "matmul", "TensorCore", "tensor_core"), "One call for each routine": ()},
-    "oracle": {"Check a step": ("check", "Report", "parametrize"), "Compare and identify": ("compare", "record",
+    "oracle": {"Check a step": ("check", "Report", "parametrize"), "Compare and identify": ("compare",
                "identify", "Identity"), "Expected values": ("expect", "Expected", "vectors", "Vectors"),
                "Ids of laws": ("current_id",)},
     "simt": {"Run kernels": ("run", "replace_numba", "how"),

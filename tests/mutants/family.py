@@ -17,7 +17,7 @@ from refopt.catalog import Routine
 from refopt.cpu import merged
 from refopt.oracle.bound.evaluate import copied
 from refopt.oracle.exact.cases import Run, runner
-from refopt.oracle.wrong import RULES
+from refopt.oracle.wrong import OF
 
 
 def implementation(routine: Routine, rule: Callable[..., tuple] | None = None, changes: Mapping[str, str] = {}) -> Run:
@@ -75,7 +75,7 @@ OF_STATES = {"OneChanceForAllArrays": {"name: k for k, name in enumerate(rounded
 def mutants(routine: Routine) -> dict[str, Run]:
     """Every mutant of a routine that differs from it, by name."""
     chance = "rounding" in routine.choices
-    wrong = OF_ALL | (OF_SCALARS if routine.scalars else {}) | (OF_LAMB if routine.name == "lamb" else {})
-    wrong |= (OF_CHANCE if chance else {}) | (OF_STATES if chance and routine.states else {})
-    by_rule = {name: implementation(routine, rule) for name, rule in RULES.get(routine.name, {}).items()}
-    return by_rule | {name: implementation(routine, None, changes) for name, changes in wrong.items()}
+    everywhere = OF_ALL | (OF_SCALARS if routine.scalars else {}) | (OF_LAMB if routine.name == "lamb" else {})
+    everywhere |= (OF_CHANCE if chance else {}) | (OF_STATES if chance and routine.states else {})
+    by_rule = {name: implementation(routine, wrong.of(routine.rule)) for name, wrong in OF[routine.name].items()}
+    return by_rule | {name: implementation(routine, None, changes) for name, changes in everywhere.items()}

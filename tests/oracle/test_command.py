@@ -1,4 +1,4 @@
-"""``refopt check``: statuses, what it prints, the report in JSON, scripts and files of expected failures."""
+"""``refopt check``: statuses, what it prints, the report in JSON and files of expected failures."""
 
 import io
 import json
@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,6 @@ from refopt import cli, oracle
 from refopt.cli.check import readable
 from refopt.cli.commands import parsers
 from refopt.oracle.laws import LAWS
-from refopt.oracle.literals import library_named, number
 
 STEPS = '''
 import numpy as np
@@ -219,87 +217,6 @@ def test_signals(steps):
             process.send_signal(signum)
             out, err = process.communicate(timeout=30)
         assert process.returncode == status and out == "" and "Traceback" not in err
-
-
-def test_a_script_shows_the_failure_without_refopt(steps, tmp_path, capsys):
-    assert run(f"{steps}:wrong", *QUICK, "--script", "no/shown.py") == 2
-    said = capsys.readouterr().err
-    assert said.endswith("refopt: --script: cannot write to 'no/shown.py': No such file or directory\n")
-    assert run(f"{steps}:wrong", *QUICK, "--script", "shown.py") == 1
-    text = Path("shown.py").read_text()
-    assert "refopt" not in text
-    alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run([sys.executable, "shown.py"], capture_output=True, text=True, env=alone, cwd=tmp_path)
-    assert done.returncode == 1 and "wrong elements: 1" in done.stdout, done.stderr
-    mended = text.replace("import wrong as", "import right as")
-    assert mended != text
-    done = subprocess.run([sys.executable, "-c", mended], capture_output=True, text=True, env=alone, cwd=tmp_path)
-    assert done.returncode == 0 and "wrong elements: 0" in done.stdout, done.stderr
-
-
-def test_scripts_of_other_failures():
-    def step(params, grads, *, lr):
-        raise ZeroDivisionError("oops")
-
-    report = oracle.check("sgd", step, dtypes=["float32"], laws=["L1"], examples=0)
-    assert "optimizer_step(params, grads, **numbers)" in report.script() and "oops" in report.script()
-    compile(report.script("L1"), "script", "exec")
-    with pytest.raises(ValueError, match=r"script: expected a law that fails, of \['L1'\], got 'L2'"):
-        report.script("L2")
-
-
-def test_a_script_has_infinities_of_both_signs():
-    def deaf(params, grads, *, lr):
-        for p, g in zip(params, grads, strict=True):
-            p -= lr * np.where(g == -np.inf, 0, g)
-
-    report = oracle.check("sgd", deaf, dtypes=["float32"], laws=["L6"], diagnose=False, process=False)
-    assert "grads = [np.array([-np.inf], np.float32)]" in report.script("L6")
-
-
-def test_a_script_has_arrays_in_any_order_of_axes():
-    for axes in permutations(range(3)):
-        x = np.arange(24, dtype=np.float32).reshape(2, 3, 4).transpose(axes)
-        y = eval(library_named("NumPy", "cpu").array(x), {"np": np})
-        assert (y.shape, y.strides, y.tolist()) == (x.shape, x.strides, x.tolist())
-
-
-@pytest.mark.parametrize(("library", "device", "text"), [
-    ("NumPy", "cpu", "np.array([1.5, np.inf], np.float32)"),
-    ("Torch", "cpu", "torch.tensor([1.5, np.inf], dtype=torch.float32)"),
-    ("Torch", "cuda", "torch.tensor([1.5, np.inf], dtype=torch.float32, device='cuda')"),
-    ("Jax", "cpu", "jnp.array([1.5, np.inf], jnp.float32)"),
-    ("CuPy", "cuda", "cupy.array([1.5, np.inf], cupy.float32)")])
-def test_a_script_has_arrays_of_the_library(library, device, text):
-    """Beside them, numbers of one tensor or of each."""
-    of, x = library_named(library, device), np.array([1.5, np.inf], np.float32)
-    assert of.array(x) == text and of.array(None) == "None"
-    assert of.array(np.array([1, 2], np.int32)) == text.replace("1.5, np.inf", "1, 2").replace("float32", "int32")
-    for value, expected in ((x, text), ((x, x), f"({text}, {text})"), ([np.float32(0.5), 2], "[0.5, 2]"),
-                            ((0.5, 2), "(0.5, 2)"), ((0.5,), "[0.5]")):
-        assert number(value, of) == expected
-
-
-def test_a_script_of_a_hidden_infinity_shows_it():
-    def clipped(params, grads, *, lr):
-        for p, g in zip(params, grads, strict=True):
-            p -= (lr * np.clip(g, -1e3, 1e3)).astype(p.dtype)
-
-    report = oracle.check("sgd", clipped, dtypes=["float32"], laws=["L6"], diagnose=False, process=False)
-    with pytest.raises(SystemExit) as end:
-        exec(report.script(), {})
-    assert end.value.code == 1
-
-
-def test_a_script_of_bf16_has_what_it_needs():
-    def uphill(params, grads, *, lr):
-        for p, g in zip(params, grads, strict=True):
-            p += (lr * g).astype(p.dtype)
-
-    report = oracle.check("sgd", uphill, dtypes=["bfloat16"], laws=["L1"], examples=0, diagnose=False)
-    with pytest.raises(SystemExit) as end:
-        exec(report.script(), {})
-    assert end.value.code == 1
 
 
 class Terminal(io.StringIO):

@@ -1,4 +1,4 @@
-"""`compare` and `record` run steps in processes of their own: the end of one is a difference."""
+"""`compare` runs steps in processes of their own: the end of one is a difference."""
 
 import os
 
@@ -35,19 +35,16 @@ def test_an_end_beside_an_error_is_a_difference():
     assert [x.label for x in report.of("failed")] == [MET] and "with exit code 0" in report.of("failed")[0].text
 
 
-def test_steps_run_there(tmp_path):
+def test_steps_run_there():
     def step(params, grads, *, lr):
         pids.add(os.getpid())
         ends.plain(params, grads, lr)
 
     pids: set[int] = set()
-    path = tmp_path / "step.npz"
-    oracle.record(step, path, dtypes=["float32"])
-    there = oracle.compare(path, step, **SHORT), oracle.compare(step, step, **SHORT)
+    there = oracle.compare(step, step, **SHORT)
     assert not pids
-    here = (oracle.compare(x, step, process=False, **SHORT) for x in (path, step))
-    for one, other in zip(there, here, strict=True):
-        assert one.ok and one.items == other.items and one.compared == other.compared
+    here = oracle.compare(step, step, process=False, **SHORT)
+    assert there.ok and there.items == here.items and there.compared == here.compared
     assert pids == {os.getpid()}
 
 
@@ -55,12 +52,6 @@ def test_the_report_says_that_no_process_can_be_made(monkeypatch):
     monkeypatch.setattr(starting, "ways", lambda task: ([], ["nothing starts here"]))
     report = oracle.compare(ends.plain_lr, ends.plain_lr, **SHORT)
     assert report.ok and report.notes == [f"{starting.IN_PLACE}nothing starts here"]
-
-
-def test_what_ends_is_recorded_as_what_failed(tmp_path):
-    oracle.record(ends.leave, tmp_path / "ends.npz", dtypes=["float32"])
-    report = oracle.compare(tmp_path / "ends.npz", ends.plain_lr, **SHORT)
-    assert [x.label for x in report.items if x.status != "passed"] == [MET], str(report)
 
 
 def test_the_command(capsys, tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from refopt import cpu
 from refopt.catalog import ROUTINES
 from refopt.oracle.exact import build, check
-from refopt.oracle.exact.build import make, scaled, step_of
+from refopt.oracle.exact.build import make, step_of
 from refopt.oracle.exact.cases import Case, assert_same, runner
 from refopt.oracle.exact.laws import check_run, reference
 from refopt.oracle.exact.strategies import cases
@@ -23,13 +23,6 @@ SGD = ROUTINES["sgd"]
     (lambda: check("sgd", "sgd"), TypeError, "check: merged_step: expected a function, got str"),
     (lambda: check_run("y", reference), ValueError, "check_run: routine: expected one of sgd, adagrad,"),
     (lambda: check_run("sgd", 3), TypeError, "check_run: run: expected a function, got int"),
-    (lambda: make("sgd", [3]), TypeError, "make: routine: expected a row of refopt.catalog.ROUTINES, got 'sgd'"),
-    (lambda: step_of("sgd"), TypeError, "step_of: routine: expected a row of refopt.catalog.ROUTINES, got 'sgd'"),
-    (lambda: step_of(SGD, mu=1), ValueError, "step_of: numbers of sgd: expected one of lr, l2_decay"),
-    (lambda: make(SGD, [3], adapt="norms"), ValueError, "make: choices: expected one of maximize, rounding, got"),
-    (lambda: make(SGD, [3], rounding="up"), ValueError, "make: rounding: expected one of nearest, stochastic"),
-    (lambda: make(SGD, [3], optional=("moment",)), ValueError, "make: optional of sgd: expected one of master_"),
-    (lambda: scaled(make(SGD, [3]), 2, "moment"), ValueError, "scaled: slots: expected one of params, grads"),
     (lambda: make(SGD, [3]).replace(moment=[]), TypeError, "Case: slots of sgd: expected no more than params"),
     (lambda: Case("sgd", {}, []), TypeError, "Case: routine: expected a row of refopt.catalog.ROUTINES, got 'sgd'")])
 def test_refused(call, error, message):

@@ -47,13 +47,6 @@ def test_what_is_no_wrong_number_has_a_line_beside_a_cause(text):
     assert line.startswith("L4 layouts, float32: ")
 
 
-def test_a_script_shows_wrong_numbers_rather_than_an_error():
-    """Of a law that both break."""
-    report = oracle.check("sgd", descending(stopping, 0.5), **SCALARS | {"laws": ["L4"]}, process=False)
-    assert {item.kind == "" for item in report.of("failed")} == {True, False}
-    assert "wrong elements: " in report.script("L4")
-
-
 def test_json_has_the_kind_of_a_failure():
     fields = json.loads(oracle.check("sgd", descending(stopping, 0.5), **SCALARS, process=False).to_json())
     (item,) = (x for x in fields["items"] if x["label"] == "shape ()")

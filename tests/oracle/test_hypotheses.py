@@ -133,7 +133,7 @@ def test_every_hypothesis_can_be_asked_of_every_routine(name):
     for hypothesis in named(row):
         if hypothesis.change(situation) is not None:
             changed.append(hypothesis.name)
-    assert {wrong.name for wrong in OF[name].values() if wrong.name} <= {*changed}
+    assert {wrong.name for wrong in OF[name].values()} <= {*changed}
 
 
 KINDS = {"arithmetic", "array", "choice", "clipped", "flush", "gradient", "kept", "narrow", "number", "power", "rough",

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from refopt import oracle
-from refopt.oracle import check, compare, identify, parametrize, record, vectors
+from refopt.oracle import check, compare, identify, parametrize, vectors
 
 
 def sgd(params, grads, *, lr):
@@ -84,8 +84,6 @@ REFUSED = [
     (compare, (sgd, sgd), {"fused": True}, TypeError, "compare: fused: expected none"),
     (compare, (sgd, sgd), {"process": 2}, TypeError, "compare: process: expected True or False, got 2"),
     (compare, (sgd, sgd), {"deadline": 0}, ValueError, "compare: deadline: expected a number of seconds above 0"),
-    (record, (sgd, "x.npz"), {"process": 2}, TypeError, "record: process: expected True or False, got 2"),
-    (record, (sgd, "x.npz"), {"deadline": 0}, ValueError, "record: deadline: expected a number of seconds above 0"),
     (identify, (sgd,), {"set": {"nu": 1}}, TypeError, "identify: set: expected"),
     (identify, (sgd,), {"set": {"mu": -1}}, ValueError, r"identify: set\['mu'\]: expected"),
     (identify, (sgd,), {"names": 3}, TypeError, "identify: names: expected"),

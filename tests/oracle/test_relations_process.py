@@ -77,7 +77,7 @@ def test_the_command(capsys, tmp_path, monkeypatch):
     assert "got nothing within 1 s, and ended it" in out and "--law L3 --deadline 1.0" in out
     assert os.environ["HERE"] == "no"
     assert cli.main([*given, "--law", "L2", "--in-place"]) == 0 and os.environ["HERE"] == "written"
-    for name, value in (("--secret", "3"), ("--examples", "2"), ("--names", "lr=x"), ("--script", "x.py")):
+    for name, value in (("--secret", "3"), ("--examples", "2"), ("--names", "lr=x")):
         capsys.readouterr()
         assert cli.main([*given, name, value]) == 2
         assert name.strip("-") in capsys.readouterr().err

@@ -109,14 +109,13 @@ REPORTS = {
 
 
 def text_of(name, report):
-    """A report, each of its cases, and the script that shows the first failure, without what depends on the clock."""
+    """A report, and each of its cases, without what depends on the clock."""
     cases = {}
     for item in report.items:
         ratio = "" if item.ratio is None else f" {item.ratio:.4g}"
         cases.setdefault(f"{item.law} {item.dtype}", []).append(f"{item.label} {item.status}{ratio}")
     lines = [re.sub(r"; \d+\.\d s\b", "", report.details()), *(f"{of}: {'; '.join(x)}" for of, x in cases.items())]
-    scripts = [report.script()] if any(item.smallest for item in report.of("failed")) else []
-    return "\n".join([f"=== {name}", *lines, *scripts, ""])
+    return "\n".join([f"=== {name}", *lines, ""])
 
 
 def as_json(cause):
@@ -137,8 +136,7 @@ def test_reports(name):
     fields = json.loads(report.to_json())
     for item, row in zip(report.items, fields["items"], strict=True):
         reasons = item.reasons and [{"name": of, "share": share} for of, share in item.reasons]
-        expected = {of: x for of, x in item._asdict().items() if of != "smallest"}
-        assert row == expected | {"reasons": reasons if item.reasons is None or reasons else []}
+        assert row == item._asdict() | {"reasons": reasons if item.reasons is None or reasons else []}
     assert fields["causes"] == [as_json(x) for x in getattr(report, "causes", [])]
     for of in ("ok", "wrong", "failed_laws", "laws", "dtypes", "compared", "unbounded", "notes", "expected_failures"):
         assert fields[of] == getattr(report, of), of

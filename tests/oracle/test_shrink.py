@@ -1,6 +1,7 @@
 """The smallest example of a failure: how long it is looked for, what is rounded, and what of it is shown."""
 
 import functools
+import math
 
 import numpy as np
 import pytest
@@ -24,8 +25,9 @@ def broken(ratio=4.0, error=0.01):
 def test_a_law_is_tried_150_times(monkeypatch):
     monkeypatch.setattr(shrink, "SECONDS", 600.0)
     tried = []
-    found = shrink.smallest(case_of(*[(16,)] * 200), tried.append, broken())
-    assert len(tried) == 150 and len(found[0]) == 200
+    search = shrink.Search(case_of(*[(16,)] * 200), tried.append, broken())
+    search.smaller(math.inf)
+    assert len(tried) == 150 and len(search.case) == 200
 
 
 def test_a_smaller_case_breaks_the_law_in_the_same_way():
@@ -33,12 +35,13 @@ def test_a_smaller_case_breaks_the_law_in_the_same_way():
     def holds(case):
         raise broken() if len(case) > 1 else Misconduct("expected two tensors")
 
-    case, error = shrink.smallest(case_of((16,), (16,)), holds, broken())
-    assert len(case) == 2 and error.kind == ""
+    search = shrink.Search(case_of((16,), (16,)), holds, broken())
+    search.run(math.inf)
+    assert len(search.case) == 2 and search.broken.kind == ""
 
 
-@pytest.mark.parametrize(("size", "tries"), [(16, 0), (16, 1), (1, 0)])
-def test_where_a_smaller_case_ends_its_process_the_last_one_is_shown(size, tries):
+@pytest.mark.parametrize(("size", "count", "tries"), [(16, 1, 0), (16, 1, 1), (1, 1, 0), (16, 9, 0)])
+def test_where_a_smaller_case_ends_its_process_the_last_one_is_shown(size, count, tries):
     """One of fewer elements, of rounded numbers or of an earlier step."""
     broke = []
 
@@ -48,10 +51,11 @@ def test_where_a_smaller_case_ends_its_process_the_last_one_is_shown(size, tries
         broke.append(case)
         raise broken()
 
-    case = case_of((size,), count=9)
-    found, error = shrink.smallest(case, holds, broken())
-    assert found is [case, *broke][-1] and error.kind == "" and (found.params[0].size < size) == tries
-    assert shrink.first_step(found, error, holds) == (found, error, None)
+    case = case_of((size,), count=count)
+    search = shrink.Search(case, holds, broken())
+    search.run(math.inf)
+    assert search.case is [case, *broke][-1] and search.broken.kind == "" and search.since is None
+    assert (search.case.params[0].size < size) == tries
 
 
 def test_scalars_of_the_step_are_those_of_its_number():
@@ -65,8 +69,7 @@ def test_scalars_of_the_step_are_those_of_its_number():
         if case.count >= 5:
             raise broken()
 
-    case, error, _ = shrink.first_step(make(count=9), broken(), holds)
-    shrink.smallest(case, holds, error)
+    shrink.Search(make(count=9), holds, broken()).run(math.inf)
     assert len(seen) > 2
     for count, scalars in seen.items():
         assert scalars == [make(count=count).slots[name][0].item() for name in ("beta1_pow", "beta2_pow")]
@@ -79,8 +82,10 @@ def test_numbers_are_rounded_where_the_error_is_still_twice_the_bound(ratio, rou
     def holds(rounder):
         raise broken(ratio)
 
-    found, error = shrink.smallest(case, holds, broken())
-    assert (found is not case) == rounded and error.ratio == (ratio if rounded else 4.0)
+    search = shrink.Search(case, holds, broken())
+    search.run(math.inf)
+    found = search.case
+    assert (found is not case) == rounded and search.broken.ratio == (ratio if rounded else 4.0)
     assert not rounded or set(np.abs(np.frexp([found.params[0], found.grads[0]])[0]).ravel()) == {0.5}
 
 
@@ -90,8 +95,9 @@ def test_the_first_wrong_step_is_looked_for_among_4096(count, since):
         if case.count >= 700:
             raise broken()
 
-    case, _, found = shrink.first_step(case_of((1,)).replace(count=count), broken(), holds)
-    assert found == since and case.count == (since or count)
+    search = shrink.Search(case_of((1,)).replace(count=count), holds, broken())
+    search.first_step()
+    assert search.since == since and search.case.count == (since or count)
 
 
 def test_six_shapes_are_shown():

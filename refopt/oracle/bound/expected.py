@@ -15,7 +15,7 @@ from refopt.checks.rows import Routine
 from refopt.oracle.bound import storage, sums
 from refopt.oracle.bound.bounded import Arithmetic, Bounded, roundings_of
 from refopt.oracle.bound.double_double import DoubleDouble
-from refopt.oracle.bound.evaluate import evaluate, rounded_off
+from refopt.oracle.bound.evaluate import evaluate
 from refopt.oracle.bound.values import high
 from refopt.oracle.variants import row_for, variants_of
 from refopt.oracle.variants.variant import STEP_NUMBER
@@ -30,18 +30,11 @@ class Expected:
         value: the truth, fp64: the routine's rule in twice the precision of its arithmetic.
         rest: the part of the truth that fp64 cannot hold; 0 except for fp64 routines.
         error: the bound on the error of each element, before it is stored; inf where there is none.
-        inputs: the part of ``error`` that allows code to keep numbers in double instead of rounding them to the
-            arithmetic; 0 if no number needs rounding.
         low, high: the least and the largest number that the slot may hold, in its dtype.
     """
 
-    def __init__(
-        self, bound: Bounded, like: np.ndarray, stochastic: bool = False, without: Any = None, cut: bool = False
-    ) -> None:
-        """``without`` is the same number with a bound that does not allow numbers in double.
-
-        With ``cut`` it is stored by rounding towards 0.
-        """
+    def __init__(self, bound: Bounded, like: np.ndarray, stochastic: bool = False, cut: bool = False) -> None:
+        """With ``cut`` it is stored by rounding towards 0."""
         two = isinstance(bound.value, DoubleDouble)
         ends = (np.broadcast_to(x, like.size) for x in bound.ends())
         if like.dtype != bound.dtype:
@@ -50,8 +43,6 @@ class Expected:
             ends = (round_(x, like.dtype) for round_, x in zip(near, ends, strict=True))
         wide = high(bound.value), bound.value.low if two else 0.0, bound.error
         self.value, self.rest, self.error = (_shaped(x, like, np.dtype(np.float64)) for x in wide)
-        apart = np.zeros(()) if without is None else np.nan_to_num(bound.error - without.error, nan=0.0)
-        self.inputs = _shaped(apart, like, np.dtype(np.float64))
         self.low, self.high = (_shaped(x, like, like.dtype) for x in ends)
 
     def __repr__(self) -> str:
@@ -70,12 +61,6 @@ class Expected:
             inside = equal | ((low <= number) & (number <= high))
             ratio = np.where(inside, np.minimum(ratio, 1.0), np.maximum(ratio, 1 + 2.0**-20))
         return np.where(np.isfinite(self.error), ratio, np.nan)
-
-    def ratio_without_inputs(self, got: np.ndarray) -> float:
-        """The largest error over the bound for code that rounds its numbers."""
-        off = abs((got.astype(np.float64) - self.value) - self.rest)
-        with np.errstate(all="ignore"):
-            return float(np.nanmax(np.where(off == 0, 0.0, off / (self.error - self.inputs))))
 
 
 def _shaped(values: Any, like: np.ndarray, dtype: np.dtype) -> np.ndarray:
@@ -109,8 +94,7 @@ def expect(
     """The expected result of one step: a value for each element, in twice the precision, and a bound on the error.
 
     The bound is a running error bound of the routine's own rule (numerics, N13): correct code is within it in any order
-    of operations and with any fusing, and also if it keeps numbers in double; `Expected.inputs` is the part of the
-    bound that allows this.
+    of operations and with any fusing, and also if it keeps numbers in double.
 
     Args:
         routine: a name of `refopt.catalog.KNOWN`.
@@ -167,41 +151,30 @@ def expect(
 
 def expected_of(
     row: Routine, arrays: Mapping[str, Any], numbers: Mapping[str, float], choices: Mapping[str, Any], *,
-    rule: Callable[..., tuple] | None = None, scalars: Mapping[str, Bounded] | None = None,
-    scalars_without: Mapping[str, Bounded] | None = None, **allowed: Any,
+    rule: Callable[..., tuple] | None = None, scalars: Mapping[str, Bounded] | None = None, **allowed: Any,
 ) -> dict[str, Expected]:
-    """`expect` of one tensor, by slot.
-
-    ``allowed`` is for `Arithmetic`; ``scalars`` are those of `evaluate`, and ``scalars_without`` the same for code that
-    rounds its numbers.
-    """
-    real, roundings = arithmetic(arrays["params"].dtype.name), roundings_of(row)
-
-    def bounds(inputs: bool) -> dict[str, Bounded]:
-        of = Arithmetic(real, roundings, regroups=True, inputs=inputs, **allowed)
-        return evaluate(row, arrays, numbers, choices, of, rule=rule, scalars=scalars if inputs else scalars_without)
-
+    """`expect` of one tensor, by slot; ``scalars`` are those of `evaluate`, ``allowed`` is for `Arithmetic`."""
+    real = arithmetic(arrays["params"].dtype.name)
+    of = Arithmetic(real, roundings_of(row), regroups=True, inputs=True, **allowed)
     with np.errstate(all="ignore"):
-        without = bounds(False) if rounded_off(numbers, real) else None
-        return stored(arrays, bounds(True), choices.get("rounding") == "stochastic", without)
+        bounds = evaluate(row, arrays, numbers, choices, of, rule=rule, scalars=scalars)
+        return stored(arrays, bounds, choices.get("rounding") == "stochastic")
 
 
 def stored(
-    arrays: Mapping[str, Any], bounds: Mapping[str, Bounded], stochastic: bool = False,
-    without: Mapping[str, Bounded] | None = None,
+    arrays: Mapping[str, Any], bounds: Mapping[str, Bounded], stochastic: bool = False
 ) -> dict[str, Expected]:
-    """What the slots of one tensor may hold, from the results' bounds; ``without`` as in `Expected`."""
-    apart = without or {}
+    """What the slots of one tensor may hold, from the results' bounds."""
     master = arrays.get("master_params")
     expected = {}
     for name, bound in bounds.items():
         by_chance = stochastic and np.ndim(bound.error) > 0 and not (name == "params" and _is_remainder(master))
-        expected[name] = Expected(bound, arrays[name], by_chance, apart.get(name))
+        expected[name] = Expected(bound, arrays[name], by_chance)
     if _is_remainder(master):
         wide = np.empty_like(master, np.float32)
-        expected["exact_params"] = Expected(bounds["params"], wide, False, apart.get("params"))
+        expected["exact_params"] = Expected(bounds["params"], wide)
     elif master is not None:
-        expected["master_params"] = Expected(bounds["params"], master, False, apart.get("params"))
+        expected["master_params"] = Expected(bounds["params"], master)
     return expected
 
 

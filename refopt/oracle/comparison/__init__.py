@@ -1,6 +1,6 @@
-"""Comparing two implementations: `compare`, and `record` for one to be compared later."""
+"""Comparing two implementations: `compare`."""
 
-from refopt.oracle.comparison.compare import compare, record
+from refopt.oracle.comparison.compare import compare
 from refopt.oracle.comparison.data import PARTS
 
-__all__ = ["PARTS", "compare", "record"]
+__all__ = ["PARTS", "compare"]

@@ -1,43 +1,34 @@
-"""`compare` and `record`: two implementations, or one today and later, on the same data."""
+"""`compare`: two implementations on the same data."""
 
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from os import PathLike
 from typing import Any
-
-import numpy as np
 
 from refopt.checks.arguments import chosen, mapped, number, whole
 from refopt.checks.arguments import names as list_of_names
 from refopt.checks.dtypes import lacking
 from refopt.oracle.broken import Broken, Crashed, Misconduct, Skipped
 from refopt.oracle.checking import DEADLINE, dtypes_of, where_steps_run
-from refopt.oracle.comparison.bounded import within_bound
 from refopt.oracle.comparison.data import PARTS, Part, every
-from refopt.oracle.comparison.recorded import Recorded, Recorder
 from refopt.oracle.comparison.report import Compared
-from refopt.oracle.differing import shown
-from refopt.oracle.exact.cases import Outcome, has
+from refopt.oracle.exact.cases import Outcome
 from refopt.oracle.exceptions import reasons
 from refopt.oracle.item import SKIPPED, Item
 from refopt.oracle.laws import Law, Try
-from refopt.oracle.running import Data
 from refopt.oracle.subject import Subject
 from refopt.oracle.subjects import subject_of
 from refopt.oracle.trial import Trial
 from refopt.oracle.trying import Tried
 
-BITS, MEASURED, BOUND = "bits", "measured", "bound"
-SHOWN = 3  # the gradients that an example shows
-MOST = 2**13  # the most elements of a case that is shrunk to a smaller example
+BITS, MEASURED = "bits", "measured"
 
 
 def compare(
-    a: Any, b: Any, *, within: str | float = BITS, routine: str | None = None, dtypes: Iterable[str] | None = None,
+    a: Any, b: Any, *, within: str | float = BITS, dtypes: Iterable[str] | None = None,
     parts: Iterable[str] | None = None, set: Any = None, states: Any = None, arrays: str | None = None,
-    device: str | None = None, seed: int | None = None, options_a: Any = None, options_b: Any = None,
+    device: str | None = None, seed: int = 0, options_a: Any = None, options_b: Any = None,
     expected_failures: Any = None, progress: Callable[[int, int, str], object] | None = None,
     process: bool | None = None, deadline: float = DEADLINE, **options: Any,
 ) -> Compared:
@@ -47,15 +38,13 @@ def compare(
     under the same name.
 
     Args:
-        a, b: optimizers or steps, as for `check` without a routine. ``a`` may be the path of a file of `record`.
+        a, b: optimizers or steps, as for `check` without a routine.
         within: "bits"; or the largest difference, relative to a tensor's largest change; or "measured", for 16 times
-            the effect of changing the data by 2^-16, as `check` uses without a routine; or "bound", if both must be
-            within the bound of the formula of ``routine``.
-        routine: a name of `refopt.catalog.KNOWN`, only for the bound.
-        dtypes: by default those that both support, or those of the record.
+            the effect of changing the data by 2^-16, as `check` uses without a routine.
+        dtypes: by default those that both support.
         parts: ids of `PARTS`; by default all.
         set, states, arrays, device, options: for both, as in `check`; ``options_a`` and ``options_b`` are for one.
-        seed: for all data; by default 0, or that of the record.
+        seed: for all data.
         expected_failures: why a part may differ, as for laws in `check`.
         progress: as in `check`.
         process, deadline: as in `check`; each of the two has its own process.
@@ -80,11 +69,6 @@ def compare(
     common = {"numbers": set, "states": states, "arrays": arrays, "device": device}
     given = (("a", options_a), ("b", options_b))
     of_each = [{**options, **mapped(f"compare: options_{x}", of or {})} for x, of in given]
-    if within == BOUND or routine is not None:
-        if within != BOUND or routine is None:
-            raise ValueError(f"compare: routine: expected one exactly if within='bound', got {routine!r}")
-        own = {"dtypes": dtypes, "set": set, "arrays": arrays, "device": device, "seed": seed or 0}
-        return within_bound(routine, (a, b), of_each, {**own, "process": process, "deadline": deadline})
     wanted = list_of_names("compare: parts", [*PARTS] if parts is None else parts)
     wanted = tuple(chosen(f"compare: parts[{i}]", x, PARTS) for i, x in enumerate(wanted))
     allowed = reasons("expected_failures", expected_failures, PARTS)
@@ -94,17 +78,16 @@ def compare(
     with contextlib.ExitStack() as stack:
         ran = {"process": process, "deadline": deadline, "stack": stack}
         notes: dict[str, None] = {}
-        first = Recorded(a) if isinstance(a, str | PathLike) else _optimizer(a, common, of_each[0], ran, notes)
-        second = _optimizer(b, common, of_each[1], ran, notes)
+        first, second = (_optimizer(x, common, own, ran, notes) for x, own in zip((a, b), of_each, strict=True))
         usual = [x for x in first.dtypes if x in second.dtypes]
         tried = dtypes_of(dtypes, usual, "compare")
-        seed = whole("compare: seed", getattr(first, "seed", 0) if seed is None else seed, least=0)
+        seed = whole("compare: seed", seed, least=0)
         for k, dtype in enumerate(tried):
             if why := lacking(dtype):
                 items += [Item(part, dtype, PARTS[part], SKIPPED, why, lacks=True) for part in wanted]
                 continue
             trial = Trial(None, second, dtype, seed, tolerance=tolerance, exact=exact)
-            other = first if isinstance(first, Recorded) else Trial(None, first, dtype, seed, exact=True)
+            other = Trial(None, first, dtype, seed, exact=True)
             if progress is not None:
                 progress(k, len(tried), dtype)
             items += _of_dtype(other, trial, dtype, wanted)
@@ -116,42 +99,6 @@ def compare(
         expected_failures={x: why for x, why in allowed.items() if x.partition("-")[0] in wanted}, dtypes=tried,
         notes=list(notes), seconds=time.perf_counter() - started, usual_dtypes=dtypes is None,
     )
-
-
-def record(
-    subject: Any, file: str | PathLike, *, dtypes: Iterable[str] | None = None, set: Any = None, states: Any = None,
-    arrays: str | None = None, device: str | None = None, seed: int = 0, process: bool | None = None,
-    deadline: float = DEADLINE, **options: Any,
-) -> None:
-    """Write the results of an implementation into an npz file, to `compare` another one with.
-
-    Args:
-        subject: as in `compare`.
-        file: its path.
-        dtypes: by default those that the optimizer supports.
-        set, states, arrays, device, seed, process, deadline, options: as in `compare`.
-
-    Raises:
-        TypeError, ValueError: naming the argument.
-        OSError: the file cannot be written.
-    """
-    common = {"numbers": set, "states": states, "arrays": arrays, "device": device}
-    process, deadline = where_steps_run(process, deadline, "record")
-    seed = whole("record: seed", seed, least=0)
-    with contextlib.ExitStack() as stack:
-        ran = {"process": process, "deadline": deadline, "stack": stack}
-        optimizer = _optimizer(subject, common, options, ran, {})
-        tried = dtypes_of(dtypes, optimizer.dtypes, "record")
-        recorder = Recorder(optimizer.name, [x for x in tried if has(x)], seed)
-        for dtype in filter(has, tried):
-            trial = Trial(None, optimizer, dtype, seed, exact=True)
-            trial.settle()
-            for part in every(trial):
-                try:
-                    recorder.add(dtype, part, _outcome(trial, part))
-                except (Skipped, Broken) as error:
-                    recorder.add(dtype, part, None, str(error))
-    recorder.save(file)
 
 
 def _optimizer(
@@ -168,11 +115,11 @@ def _optimizer(
 
 def _within(within: Any) -> tuple[bool, float | None]:
     if isinstance(within, str):
-        return chosen("compare: within", within, (BITS, MEASURED, BOUND)) == BITS, None
+        return chosen("compare: within", within, (BITS, MEASURED)) == BITS, None
     return False, number("compare: within", within, 0, finite=True)
 
 
-def _of_dtype(first: Any, second: Trial, dtype: str, wanted: Iterable[str]) -> list[Item]:
+def _of_dtype(first: Trial, second: Trial, dtype: str, wanted: Iterable[str]) -> list[Item]:
     """Every case of a dtype."""
     second.settle()
     tried, parts = Tried(second), [*every(second)]
@@ -182,9 +129,6 @@ def _of_dtype(first: Any, second: Trial, dtype: str, wanted: Iterable[str]) -> l
             for x in parts if x.id == id_
         ]
         tried.law(Law(id_, PARTS[id_], "", lambda trial: ()), tries, "")
-    for k, failure in tried.failures:
-        if not isinstance(failure.broken, Crashed):
-            tried.items[k] = tried.items[k]._replace(example=_smaller(first, second, failure.case))
     return tried.items
 
 
@@ -193,47 +137,18 @@ def _outcome(trial: Trial, part: Part) -> Outcome:
     return trial.run(part.data.each(part.place))
 
 
-def _same(first: Any, second: Trial, part: Part) -> None:
+def _same(first: Trial, second: Trial, part: Part) -> None:
     """Raise `Broken` if the two differ, or one of them fails."""
-    if isinstance(first, Recorded):
+    try:
+        came = _outcome(first, part)
+    except Crashed:
+        raise
+    except Broken as broken:
         try:
-            came, name = first.outcome(second.dtype, part), first.name
-        except NotImplementedError as error:
-            raise Skipped(str(error)) from None
-    else:
-        name = first.subject.name
-        try:
-            came = _outcome(first, part)
+            _outcome(second, part)
         except Crashed:
             raise
-        except Broken as broken:
-            try:
-                _outcome(second, part)
-            except Crashed:
-                raise
-            except Broken:
-                raise Skipped(f"both fail: {broken}") from None
-            raise Misconduct(f"the first fails, and the second does not: {broken}") from None
-    second.same(came, _outcome(second, part), f"as in {name}", part.data)
-
-
-def _smaller(first: Any, second: Trial, part: Part) -> str:
-    """The first element of a case that differs alone, too; "" for a record, or matrices."""
-    data = part.data
-    if isinstance(first, Recorded) or second.axes > 1 or sum(x.size for x in data.params) > MOST:
-        return ""
-    for i, x in enumerate(data.params):
-        for k in range(min(x.size, 64)):
-            one = part._replace(data=data.only([i]).each(partial(np.take, indices=[k])))
-            try:
-                _same(first, second, one)
-            except Skipped:
-                continue
-            except Broken as broken:
-                return _told(one.data, broken)
-    return ""
-
-
-def _told(one: Data, broken: Broken) -> str:
-    grads = ", ".join(shown(of[0][0]) for of in one.grads[:SHOWN]) + ", ..." * (len(one.grads) > SHOWN)
-    return f"{broken}\nsmallest example: a tensor of one element, {shown(one.params[0][0])}, with gradients {grads}"
+        except Broken:
+            raise Skipped(f"both fail: {broken}") from None
+        raise Misconduct(f"the first fails, and the second does not: {broken}") from None
+    second.same(came, _outcome(second, part), f"as in {first.subject.name}", part.data)

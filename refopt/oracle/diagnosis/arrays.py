@@ -58,9 +58,6 @@ def _in_dtype(row: Routine, slot: Slot, dtype: str) -> Iterator[Hypothesis]:
     name = slot.name
     if slot.written and not slot.scalar:
         yield Hypothesis(f"{name} stored in {dtype}", partial(_narrow, name=name, dtype=dtype), "narrow", name)
-        if name in row.states and row.elementwise:
-            rounded = partial(_narrow, name=name, dtype=dtype, first=True)
-            yield Hypothesis(f"{name} rounded to {dtype} before its use", rounded, "narrow", name)
     if not slot.written or name in row.states:
         yield Hypothesis(f"{name} read in {dtype}", partial(_through, name=name, dtype=dtype), "array", name)
 
@@ -113,12 +110,11 @@ def _of_tensor(s: Situation, name: str, which: Callable[[int, int], int]) -> Sit
     return s._replace(arrays=s.arrays | {name: elements})
 
 
-def _narrow(s: Situation, name: str, dtype: str, first: bool = False) -> Situation | None:
+def _narrow(s: Situation, name: str, dtype: str) -> Situation | None:
     x = s.arrays.get(name)
     if x is None or x.dtype.kind == "u" or SIZES[dtype] >= x.dtype.itemsize:
         return None
-    rounded = s.rounded | {name} if first else s.rounded
-    return s._replace(narrow={**s.narrow, name: dtype}, rounded=rounded)
+    return s._replace(narrow={**s.narrow, name: dtype})
 
 
 def _through(s: Situation, name: str, dtype: str) -> Situation | None:

@@ -81,8 +81,7 @@ def _summed(x: Any, elements: Callable[[Any], Any]) -> Any:
 def _written(rules: Iterable[Wrong], paired: bool = True) -> Iterator[Hypothesis]:
     """Wrong rules that have names."""
     for wrong in rules:
-        if wrong.name:
-            yield Hypothesis(wrong.name, partial(_with_rule, wrong=wrong), "rule", "", paired)
+        yield Hypothesis(wrong.name, partial(_with_rule, wrong=wrong), "rule", "", paired)
 
 
 def _exchanges(row: Routine) -> Iterator[Hypothesis]:

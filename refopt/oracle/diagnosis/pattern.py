@@ -14,26 +14,14 @@ def of_tensor(wrong: np.ndarray) -> str:
         return "all elements" if size > 1 else "the only element"
     first, last = int(np.argmax(wrong)), size - 1 - int(np.argmax(wrong[::-1]))
     dense = last - first + 1 == count
-    if dense and (first == 0 or last == size - 1):
-        return _at_an_end(first, count, size)
+    if dense and last == size - 1:
+        tail = f"the last {count} of {size} elements" if count > 1 else f"the last of {size} elements"
+        return tail + _after([b for b in BLOCKS if first % b == 0 and count < b])
     if regular := _regular(wrong, first, last):
         return regular
     if dense:
         return f"elements {first} to {last} of {size}" if count > 1 else f"element {first} of {size}"
-    if size - count <= max(3, size // 50):
-        return f"nearly all, {count} of {size} elements"
-    share = f"{100 * count / size:.2g} %" if count > 2 else f"{first} and {last}"
-    return f"{count} of {size} elements, scattered ({share})"
-
-
-def _at_an_end(first: int, count: int, size: int) -> str:
-    """Consecutive elements at the end or the start."""
-    if first:
-        tail = f"the last {count} of {size} elements" if count > 1 else f"the last of {size} elements"
-        return tail + _after([b for b in BLOCKS if first % b == 0 and count < b])
-    head = f"the first {count} of {size} elements" if count > 1 else f"the first of {size} elements"
-    blocks = [b for b in BLOCKS if count % b == 0 and size - count < b]
-    return head + (", all but a tail" + _after(blocks).removeprefix(", a tail") if blocks else "")
+    return f"{count} of {size} elements, scattered ({100 * count / size:.2g} %)"
 
 
 def _regular(wrong: np.ndarray, first: int, last: int) -> str:
@@ -76,10 +64,8 @@ def of_tensors(wrong: Sequence[bool], empty: Sequence[bool] = ()) -> str:
     first = bad[0]
     if bad == held[held.index(first) :]:
         return f"tensors from number {first} on, of {count}" if len(bad) > 1 else f"the last tensor of {count}"
-    if bad == held[: held.index(bad[-1]) + 1]:
-        return f"tensors up to number {bad[-1]}, of {count}"
-    if bad == list(range(first, bad[-1] + 1)):
-        return f"tensors {first} to {bad[-1]} of {count}" if len(bad) > 1 else f"tensor {first} of {count}"
+    if len(bad) == 1:
+        return f"tensor {first} of {count}"
     more = ", ..." if len(bad) > 5 else ""
     return f"{len(bad)} of {count} tensors: {', '.join(map(str, bad[:5]))}{more}"
 

@@ -21,10 +21,6 @@ NONE = -1000
 DIGITS = {"float16": (11, 2.0**-24), "bfloat16": (8, 2.0**-133), "float32": (24, 2.0**-149)}
 
 
-class Unanswered(Exception):
-    """The outcome of a hypothesis cannot be computed."""
-
-
 class Inputs(NamedTuple):
     """A rule's inputs in fp64, and the slots of its results."""
 
@@ -46,7 +42,6 @@ class Situation(NamedTuple):
         real: the arithmetic.
         flushes: whether it may replace subnormal numbers by 0.
         of_powers: the base numbers of powers, where they are others.
-        rounded: states that are already narrow when the parameter is computed from them.
         worked: the dtype to which each operation is rounded, if narrower.
         cut: slots whose results are rounded towards 0 when they are stored.
         apart: whether the parameter is computed from its own value, not rounded from its master.
@@ -68,7 +63,6 @@ class Situation(NamedTuple):
     flushes: bool
     worked: str = ""
     of_powers: Mapping[str, float] = MappingProxyType({})
-    rounded: frozenset[str] = frozenset()
     cut: frozenset[str] = frozenset()
     apart: bool = False
     elements: Any = slice(None)
@@ -78,7 +72,7 @@ class Situation(NamedTuple):
     @property
     def is_rough(self) -> bool:
         """Whether `plain` differs from the values that are stored."""
-        return bool(self.narrow or self.worked or self.rounded or self.loose or self.cut or self.apart)
+        return bool(self.narrow or self.worked or self.loose or self.cut or self.apart)
 
     @property
     def row(self) -> Routine:
@@ -110,8 +104,6 @@ class Situation(NamedTuple):
         bounded = bounds(used)
         if self.powers:  # which are used wrongly, and advanced correctly
             bounded |= {name: x for name, x in bounds(right).items() if name in self.row.scalars}
-        for name in self.rounded:
-            bounded["params"] = self._of_rounded(name, bounded[name], used, choices, of)["params"]
         bounded = {name: self._mine(x) for name, x in bounded.items() if self.arrays.get(name) is not None}
         expected = stored(self._narrowed(), bounded, self.choices.get("rounding") == "stochastic")
         if self.apart:
@@ -192,27 +184,6 @@ class Situation(NamedTuple):
         if count < 1:
             return np.float64(0) if count == NONE else None
         return np.float64(high(self._true_power(name, count)))
-
-    def _of_rounded(self, name: str, state: Bounded, scalars: Any, choices: Any, of: Arithmetic) -> dict[str, Bounded]:
-        """The results from an old state for which the new one is exactly its narrow value.
-
-        New states depend linearly on old ones, as averages and velocities do.
-        """
-        old = memory(self.arrays[name]).astype(np.float64)
-        away = np.where(old == 0, 1.0, 1.5 * old).astype(self.arrays[name].dtype)
-
-        def after(elements: np.ndarray) -> dict[str, Bounded]:
-            array = np.empty_like(self.arrays[name])
-            memory(array)[...] = elements
-            arrays = self.arrays | {name: array}
-            return evaluate(self.row, arrays, self.numbers, choices, of, rule=self.rule, scalars=scalars)
-
-        new = high(state.value)
-        factor = (high(after(away)[name].value) - new) / (away.astype(np.float64) - old)
-        if not factor.all():
-            raise Unanswered("the old state does not matter")
-        narrow = new.astype(self.real).astype(numpy_dtype(self.narrow[name])).astype(np.float64)
-        return after(old + (narrow - new) / factor)
 
     def _power(self, name: str, of: Arithmetic) -> Bounded | None:
         """The value of a power, or a similar scalar, in another step; 0 for step ``NONE``."""

@@ -6,10 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refopt.catalog import ROUTINES, Hyper, Routine, Slot
-from refopt.checks.arguments import chosen
 from refopt.checks.dtypes import arithmetic, numpy_dtype
 from refopt.cpu.remainder import split
-from refopt.oracle.exact.cases import Case, has, row
+from refopt.oracle.exact.cases import Case, has
 
 SMALL = [3, 1, 0, 7, 260]
 # Dtypes of p, g, states and master that together cover the differences between kernels.
@@ -33,10 +32,7 @@ def step_of(routine: Routine, **changed: Any) -> dict[str, Any]:
         usual = hyper.usual(NUMBERS)
         return hyper.other if usual == hyper.default else usual
 
-    known = {hyper.name: number(hyper) for hyper in row("step_of", routine).hypers}
-    for name in changed:
-        chosen(f"step_of: numbers of {routine.name}", name, known)
-    return known | changed
+    return {hyper.name: number(hyper) for hyper in routine.hypers} | changed
 
 
 def make(
@@ -52,7 +48,6 @@ def make(
 
     ``optional`` names the optional states to include.
     """
-    _check_made_of(routine, optional, choices)
     rng = np.random.default_rng([seed, *sizes])
     real = "float64" if dtypes[0] == "float64" else "float32"
     slots: dict[str, Any] = {}
@@ -124,14 +119,6 @@ def dense(values: np.ndarray, shape: tuple[int, ...], order: tuple[int, ...]) ->
     return stored.transpose([order.index(axis) for axis in range(len(shape))])
 
 
-def _check_made_of(routine: Routine, optional: tuple[str, ...], choices: dict[str, Any]) -> None:
-    row("make", routine)
-    for name in optional:
-        chosen(f"make: optional of {routine.name}", name, [s.name for s in routine.slots if s.optional])
-    for name, value in choices.items():
-        chosen(f"make: {name}", value, routine.choices[chosen("make: choices", name, routine.choices)])
-
-
 def _masters(params: list[np.ndarray], real: str, dtype: tuple[str, ...]) -> dict[str, Any]:
     """Masters from which parameters are rounded, or remainders and their parameters."""
     if dtype == ("uint16",):
@@ -143,8 +130,6 @@ def _masters(params: list[np.ndarray], real: str, dtype: tuple[str, ...]) -> dic
 
 def scaled(case: Case, factor: float, *slots: str) -> Case:
     """The case with every array of some slots multiplied."""
-    for name in slots:
-        chosen("scaled: slots", name, case.routine.slot_names)
     return case.replace(**{slot: [x * x.dtype.type(factor) for x in case.slots[slot] or ()] for slot in slots})
 
 

@@ -30,7 +30,8 @@ class Case:
         choices: dict[str, Any] | None = None,
         count: int = 1,
     ) -> None:
-        row(self.__class__.__name__, routine)
+        if not isinstance(routine, Routine):
+            raise TypeError(f"Case: routine: expected a row of refopt.catalog.ROUTINES, got {shown(routine)}")
         self.routine, self.steps, self.choices, self.count = routine, steps, choices or {}, count
         mapped(f"Case: slots of {routine.name}", slots, routine.slot_names)
         self.slots = {name: slots.get(name) for name in routine.slot_names}
@@ -126,13 +127,6 @@ def has(dtype: str) -> bool:
 
 
 Run = Callable[[Case], Outcome]
-
-
-def row(where: str, routine: Any) -> Routine:
-    """A row of the catalogue; raises for anything else, such as a name."""
-    if not isinstance(routine, Routine):
-        raise TypeError(f"{where}: routine: expected a row of refopt.catalog.ROUTINES, got {shown(routine)}")
-    return routine
 
 
 def arguments(routine: Routine, slots: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:

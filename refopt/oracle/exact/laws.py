@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from refopt import cpu
-from refopt.catalog import KNOWN, Routine
+from refopt.catalog import KNOWN
 from refopt.checks.arguments import chosen, kind_of
 from refopt.oracle.exact.cases import Case, Outcome, Run, assert_same, runner
 from refopt.oracle.exact.examples import examples
@@ -56,9 +56,6 @@ def check(routine: str, merged_step: Callable[..., Any]) -> None:
         AssertionError: naming the case, and the clause that is broken or the error that ``merged_step`` raised.
         TypeError, ValueError: there is no such routine, or ``merged_step`` cannot be called.
     """
-    row = _routine("check", routine)
-    if not callable(merged_step):
-        raise TypeError(f"check: merged_step: expected a function, got {kind_of(merged_step)}")
     returned: list[str] = []
 
     def step(*lists: Any, **named: Any) -> None:
@@ -66,28 +63,21 @@ def check(routine: str, merged_step: Callable[..., Any]) -> None:
         returned[:] = [] if result is None else [kind_of(result)]
 
     try:
-        _check(row, "merged_step", runner(step))
+        check_run(routine, runner(step) if callable(merged_step) else merged_step, "merged_step")
     except AssertionError as error:
         if returned:
             error.add_note(f"merged_step works in place; the {returned[0]} that it returned was ignored")
         raise
 
 
-def check_run(routine: str, run: Run) -> None:
+def check_run(routine: str, run: Run, what: str = "run") -> None:
     """`check` for an implementation that takes cases, ``run``, and returns the arrays of each slot that it writes."""
-    row = _routine("check_run", routine)
+    where = "check_run" if what == "run" else "check"
+    bare = routine.removeprefix("merged_") if isinstance(routine, str) else routine
+    row = KNOWN[chosen(f"{where}: routine", bare, KNOWN)]
     if not callable(run):
-        raise TypeError(f"check_run: run: expected a function, got {kind_of(run)}")
-    _check(row, "run", run)
+        raise TypeError(f"{where}: {what}: expected a function, got {kind_of(run)}")
 
-
-def _routine(where: str, name: Any) -> Routine:
-    """The row of a name, with or without the prefix ``merged_``."""
-    bare = name.removeprefix("merged_") if isinstance(name, str) else name
-    return KNOWN[chosen(f"{where}: routine", bare, KNOWN)]
-
-
-def _check(routine: Routine, what: str, run: Run) -> None:
     def watched(case: Case) -> Outcome:
         try:
             return run(case)
@@ -96,7 +86,7 @@ def _check(routine: Routine, what: str, run: Run) -> None:
         except Exception as error:
             raise AssertionError(f"{what}: expected no error, got {kind_of(error)}: {error}") from error
 
-    for name, case in examples(routine):
+    for name, case in examples(row):
         for law in LAWS:
             try:
                 law(watched, case)

@@ -10,7 +10,6 @@ from refopt.oracle.exact.laws import reference
 from refopt.oracle.laws.law import Law, Try, both, of_bound, of_runs, taken
 from refopt.oracle.laws.numbers import LISTS
 from refopt.oracle.laws.step import free
-from refopt.oracle.laws.unforeseen import refilled
 from refopt.oracle.running import Data, state_dict_of
 from refopt.oracle.subject import Run
 from refopt.oracle.trial import Trial
@@ -31,9 +30,6 @@ def in_a_row(trial: Trial) -> Iterator[Try]:
         trial.hold(trial.case(OTHERS, count=2))
         trial.same(before, trial.run(case), "the result before a call with tensors of other sizes")
 
-    def filled(case: Case) -> None:
-        refilled(trial, case, trial.case(SIZES, count=2, seed=1))
-
     one_by_one = partial(row_of_steps, trial)
     yield of_bound(trial, f"step {LATE}", [7], count=LATE)
     yield Try(f"{STEPS} steps", lambda: repeated(trial.case(SIZES)), one_by_one)
@@ -44,7 +40,6 @@ def in_a_row(trial: Trial) -> Iterator[Try]:
     if betas := [name for name in betas if name not in trial.fixed]:
         yield Try(f"{STEPS} steps of other betas", lambda: _scheduled(trial.case(SIZES), betas), one_by_one)
     yield Try("other tensors between", lambda: trial.case(SIZES, count=2), between)
-    yield Try("other values in the same arrays", lambda: trial.case(SIZES, count=2), filled)
 
 
 def undecayed(trial: Trial) -> dict[str, Any]:

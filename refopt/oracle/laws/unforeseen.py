@@ -71,9 +71,9 @@ def anew(trial: Trial, case: Case) -> None:
     _held(trial, case, trial.run(case), before)
 
 
-def refilled(trial: Trial, case: Case, other: Case | None = None) -> None:
+def refilled(trial: Trial, case: Case) -> None:
     """The same if the same arrays hold other data, as after loading a checkpoint."""
-    mine, other = case.copy(), other or _others(trial, case)
+    mine, other = case.copy(), _others(trial, case)
     before = {name: [None if x is None else x.copy() for x in xs] for name, xs in trial.run_in_place(mine).items()}
     mine.fill(other)
     _held(trial, other, trial.run_in_place(mine.replace(steps=other.steps, count=other.count)), before)

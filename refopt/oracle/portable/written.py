@@ -1,18 +1,15 @@
-"""Test vectors as JSON, whose numbers are text in hexadecimal, and as arrays in an npz file."""
+"""Test vectors as JSON, whose numbers are text in hexadecimal."""
 
 import importlib.resources
 import json
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from os import PathLike
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import refopt
 from refopt.checks.arguments import kind_of
-from refopt.checks.files import replaced
 
 NAME = "refopt.vectors/1"
 SCHEMA: dict[str, Any] = json.loads((importlib.resources.files(__package__) / "schema.json").read_text("utf-8"))
@@ -43,48 +40,31 @@ class Vectors:
     def __init__(self, routine: str, cases: Sequence[Vector], *, dtypes: Sequence[str], seed: int) -> None:
         self.routine, self.cases, self.dtypes, self.seed = routine, list(cases), list(dtypes), seed
 
-    def _head(self) -> dict[str, Any]:
-        return {
+    def to_json(self) -> str:
+        """As JSON text, a line for each case; every number is hexadecimal text, so that none is rounded."""
+        fields = {
             "schema": NAME, "refopt": refopt.__version__, "routine": self.routine, "dtypes": self.dtypes,
             "seed": self.seed,
         }
-
-    def to_json(self) -> str:
-        """As JSON text, a line for each case; every number is hexadecimal text, so that none is rounded."""
-        head = json.dumps(self._head(), indent=1).removesuffix("\n}")
+        head = json.dumps(fields, indent=1).removesuffix("\n}")
         lines = ",\n".join("  " + json.dumps(_fields(case)) for case in self.cases)
         return f'{head},\n "cases": [\n{lines}\n ]\n}}\n'
-
-    def to_npz(self, file: str | PathLike | IO[bytes]) -> None:
-        """As an npz file: ``index`` is the JSON without arrays, which are ``0/inputs/params`` and so on.
-
-        Inputs have their dtype, except bf16, which is stored in fp32.
-        """
-        arrays: dict[str, Any] = {}
-        index = self._head() | {"cases": [_told(case) for case in self.cases]}
-        for i, case in enumerate(self.cases):
-            for slot, x in case.inputs.items():
-                arrays[f"{i}/inputs/{slot}"] = x.astype(np.float32) if x.dtype.name == "bfloat16" else x
-            for slot, (value, bound) in case.expected.items():
-                arrays[f"{i}/value/{slot}"], arrays[f"{i}/bound/{slot}"] = value, bound
-        with nullcontext(file) if hasattr(file, "write") else replaced(file) as out:
-            np.savez_compressed(out, index=np.array(json.dumps(index)), **arrays)
 
     def __repr__(self) -> str:
         return f"<Vectors: {self.routine}, {len(self.cases)} cases of {', '.join(self.dtypes) or kind_of(None)}>"
 
 
-def _told(case: Vector) -> dict[str, Any]:
-    numbers = {name: _hex(x) for name, x in case.numbers.items()}
-    own = {"name": case.name, "dtype": case.dtype, "step": case.step, "size": int(case.inputs["params"].size)}
-    return own | {"numbers": numbers, "choices": dict(case.choices)}
-
-
 def _fields(case: Vector) -> dict[str, Any]:
+    own = {"name": case.name, "dtype": case.dtype, "step": case.step, "size": int(case.inputs["params"].size)}
     expected = {
         slot: {"value": _listed(value), "bound": _listed(bound)} for slot, (value, bound) in case.expected.items()
     }
-    return _told(case) | {"inputs": {slot: _listed(x) for slot, x in case.inputs.items()}, "expected": expected}
+    return own | {
+        "numbers": {name: _hex(x) for name, x in case.numbers.items()},
+        "choices": dict(case.choices),
+        "inputs": {slot: _listed(x) for slot, x in case.inputs.items()},
+        "expected": expected,
+    }
 
 
 def _listed(x: np.ndarray) -> list[str]:

@@ -2,19 +2,16 @@
 
 import pickle
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 
 from refopt.checks.dtypes import numpy_dtype
-from refopt.oracle.exact.cases import Case
 from refopt.oracle.memory import soiled
-from refopt.oracle.observing import Seen, observe, starts, surroundings, watch_threads
+from refopt.oracle.observing import observe, starts, surroundings, watch_threads
 from refopt.oracle.process.child import Held, is_failure, raised
-from refopt.oracle.process.memory import Packed, Receiver, outcome_sent
+from refopt.oracle.process.memory import Packed, Receiver
 from refopt.oracle.running import state_dict_of, why_not
-from refopt.oracle.script import call_of
 
 SMALL = 2**16  # the most bytes kept to test whether a step that raises still works at all
 OPTIONAL = (
@@ -25,8 +22,8 @@ OPTIONAL = (
 class SubjectAnswers:
     """Answers requests about a subject."""
 
-    def __init__(self, subject: Any, channel: Connection) -> None:
-        self.subject, self.channel, self.receiver = subject, channel, Receiver()
+    def __init__(self, subject: Any) -> None:
+        self.subject, self.receiver = subject, Receiver()
         # The last successful work on cases and on runs, to repeat.
         self.good_case: Callable[[], object] | None = None
         self.good_run: Callable[[], object] | None = None
@@ -38,29 +35,22 @@ class SubjectAnswers:
 
     def to(
         self, what: str, number: int, packed: Packed | None, arguments: Sequence[Any], dropped: Sequence[int]
-    ) -> Callable[[], None]:
-        """Do what is requested, of the subject or of a run by its number; the returned function sends the answer."""
-        blob = self.channel.recv_bytes() if packed else b""
+    ) -> bytes:
+        """Do what is requested, of the subject or of a run by its number: the result, or the error.
+
+        An error says whether work that succeeded before then fails, too.
+        """
         for key in dropped:
             self.runs.pop(key, None)
             self.begun.pop(key, None)
-        if packed is None:
-            message = self._message(lambda: self._done(what, number, arguments), lambda: self.good_run)
-            return lambda: self._send(message)
-        of_case = self._message(lambda: self._of_case(what, packed, blob, *arguments), lambda: self.good_case)
-        return lambda: self._send(of_case, self.receiver.blob())
-
-    def _message(self, work: Callable[[], Any], good: Callable[[], Callable[[], object] | None]) -> bytes:
-        """The result of work or its error, and whether ``good``, which succeeded before, then fails, too."""
         try:
             with np.errstate(all="ignore"):
-                return pickle.dumps(("value", work()))
+                of_run = packed is None
+                value = self._done(what, number, arguments) if of_run else self._of_case(what, packed, *arguments)
+                return pickle.dumps(("value", value))
         except BaseException as error:
-            return pickle.dumps(("raised", raised(error, spoiled=is_failure(error) and _fails(good()))))
-
-    def _send(self, *messages: bytes) -> None:
-        for message in messages:
-            self.channel.send_bytes(message)
+            good = self.good_run if packed is None else self.good_case
+            return pickle.dumps(("raised", raised(error, spoiled=is_failure(error) and _fails(good))))
 
     def described(self) -> dict[str, Any]:
         """The properties of a subject."""
@@ -68,28 +58,15 @@ class SubjectAnswers:
         known |= {"name": self.subject.name, "why_not": why_not(self.subject)}
         return known | {"has_stores": hasattr(self.subject, "stores")}
 
-    def _of_case(self, what: str, packed: Packed, blob: bytes, *arguments: Any) -> Any:
-        case = self.receiver.unpack(packed, blob)
-        value = getattr(self, f"_{what}")(case, *arguments)
-        if len(blob) <= SMALL and what != "call":
-            self.good_case = lambda: self.subject.run(Receiver().unpack(packed, blob))
-        return value
-
-    def _run(self, case: Case) -> Any:
-        got = self.subject.run(case)
-        return outcome_sent(case, got), bool(getattr(self.subject, "replaced", False))
-
-    def _observe(self, case: Case, rest: bool) -> Seen:
-        seen = observe(self.subject, case, self.before, rest)
-        later = seen.later and outcome_sent(case, seen.later)
-        return seen._replace(got=outcome_sent(case, seen.got), later=later)
-
-    def _call(self, case: Case) -> Any:
-        """How a script calls the subject, as far as it can be sent."""
-        call = call_of(self.subject, case)
-        arrays = getattr(self.subject, "arrays", None)
-        fields = {name: x for name, x in call._asdict().items() if name != "of"}
-        return fields, (type(arrays).__name__, str(getattr(arrays, "device", "cpu")))
+    def _of_case(self, what: str, packed: Packed, *arguments: Any) -> Packed:
+        case = self.receiver.unpack(packed)
+        if what == "observe":
+            value: Any = observe(self.subject, case, self.before, *arguments)
+        else:
+            value = self.subject.run(case), bool(getattr(self.subject, "replaced", False))
+        if len(packed.contents) <= SMALL:
+            self.good_case = lambda: self.subject.run(Receiver().unpack(packed))
+        return self.receiver.pack(value)
 
     def _done(self, what: str, number: int, arguments: Sequence[Any]) -> Any:
         if what == "soil":

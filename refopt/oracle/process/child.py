@@ -23,15 +23,15 @@ class Task(NamedTuple):
     Attributes:
         make: called as ``make(row, subject, **named)``.
         routine: the name of the row; ``None`` without one.
-        answers: called with the made object and the connection, returns an object: ``described()`` describes what was
-            made, and ``to(what, argument)`` does what is requested and returns the function that answers.
+        answers: called with the made object, returns an object: ``described()`` describes what was made, and
+            ``to(*request)`` does what is requested and returns the answer.
     """
 
     make: Callable[..., Any]
     routine: str | None
     subject: Any
     named: dict[str, Any]
-    answers: Callable[[Any, Connection], Any]
+    answers: Callable[[Any], Any]
 
     @property
     def where(self) -> str:
@@ -84,7 +84,7 @@ def live(channel: Connection, ends: tuple[int, ...], task: Callable[[], Task], t
     except BaseException as error:
         channel.send(("raised", raised(error)))
         return
-    answers = of.answers(made, channel)
+    answers = of.answers(made)
     channel.send(("value", answers.described()))
     pid = os.getpid()
     while True:
@@ -96,7 +96,7 @@ def live(channel: Connection, ends: tuple[int, ...], task: Callable[[], Task], t
         if os.getpid() != pid:  # a process that the step has forked, and that has returned
             os._exit(1)
         _flush()
-        answer()
+        channel.send_bytes(answer)
 
 
 def _settle(stdout: int, stderr: int) -> None:

@@ -4,8 +4,11 @@ The bytes around an array are sent with it, and arrays that share memory also sh
 case before is the same memory there, at the same address.
 """
 
+import bisect
 import functools
-from collections.abc import Mapping
+import io
+import pickle
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +17,7 @@ from refopt import catalog
 from refopt.catalog import Routine
 from refopt.checks.dtypes import numpy_dtype
 from refopt.oracle import variants
-from refopt.oracle.exact.cases import Case, Outcome, memory
+from refopt.oracle.exact.cases import memory
 from refopt.oracle.subject import Wrong
 
 LINE = 64  # bytes; addresses on both sides are equal modulo this
@@ -29,58 +32,94 @@ class Place(NamedTuple):
     strides: tuple[int, ...]
     dtype: str
 
+    def array(self, whole: np.ndarray) -> np.ndarray:
+        """The array in its memory, which is given as bytes."""
+        return np.ndarray(self.shape, numpy_dtype(self.dtype), whole.data, self.offset, self.strides)
+
 
 class Packed(NamedTuple):
-    """A case without the contents of its memory.
+    """A case, or what came of it.
 
     Attributes:
-        row: the name of the routine, and whether its row is the one with variants.
-        slots, steps: with a `Place` for each array.
-        step: the number of the first one.
-        memories: the size and address of each piece of memory, and its number in the case before; -1 if it is new.
+        data: pickled, with a `Place` for each array in the case's memory.
+        contents: of all memory, one piece after the other.
+        pieces: the size and address of each piece of memory, and its number in the case before; -1 if it is new.
     """
 
-    row: tuple[str, bool]
-    slots: dict[str, Any]
-    steps: list[dict[str, Any]]
-    choices: dict[str, Any]
-    step: int
-    memories: list[tuple[int, int, int]]
+    data: bytes
+    contents: bytes
+    pieces: tuple[tuple[int, int, int], ...] = ()
+
+
+class _Pickler(pickle.Pickler):
+    """Writes a place for each array that ``place`` has one for, and the names of routines."""
+
+    def __init__(self, file: io.BytesIO, place: Callable[[np.ndarray], Place | None]) -> None:
+        super().__init__(file)
+        self.place = place
+
+    def persistent_id(self, x: Any) -> Any:
+        if isinstance(x, np.ndarray):
+            return self.place(x)
+        if isinstance(x, Routine):
+            return x.name, x is not catalog.KNOWN.get(x.name)
+        return None
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads what a `_Pickler` has written; ``array`` returns the array of a place."""
+
+    def __init__(self, data: bytes, array: Callable[[Place], np.ndarray]) -> None:
+        super().__init__(io.BytesIO(data))
+        self.array = array
+
+    def persistent_load(self, pid: Any) -> Any:
+        if isinstance(pid, Place):
+            return self.array(pid)
+        name, extended = pid
+        return variants.ROUTINES[name] if extended else catalog.KNOWN[name]
+
+
+def _pickled(value: Any, place: Callable[[np.ndarray], Place | None]) -> bytes:
+    file = io.BytesIO()
+    _Pickler(file, place).dump(value)
+    return file.getvalue()
 
 
 class Sender:
-    """The side that sends cases."""
+    """The side that sends cases, and reads what came of them."""
 
     def __init__(self) -> None:
-        self.last: list[np.ndarray] = []
+        self.roots: list[np.ndarray] = []
+        self.arrays: dict[Place, np.ndarray] = {}
 
-    def pack(self, case: Case) -> tuple[Packed, list[np.ndarray]]:
-        """A case, and its memory as bytes."""
-        roots: dict[int, tuple[int, np.ndarray]] = {}
+    def pack(self, case: Any) -> Packed:
+        """A case with its memory."""
+        before = self.roots
+        numbers: dict[int, int] = {}
+        self.roots, self.arrays = [], {}
 
-        def place(x: Any) -> Any:
-            if not isinstance(x, np.ndarray):
-                return x
+        def place(x: np.ndarray) -> Place:
             root = _root(x)
-            number, _ = roots.setdefault(id(root), (len(roots), root))
+            if id(root) not in numbers:
+                numbers[id(root)] = len(self.roots)
+                self.roots.append(root)
             offset = 0 if root is x else _address(x) - _address(root)
-            return Place(number, offset, x.shape, x.strides, _name(x.dtype))
+            found = Place(numbers[id(root)], offset, x.shape, x.strides, _name(x.dtype))
+            self.arrays.setdefault(found, x)
+            return found
 
-        slots = {name: values and [place(x) for x in values] for name, values in case.slots.items()}
-        steps = [{name: place(x) for name, x in step.items()} for step in case.steps]
-        before = {id(x): k for k, x in enumerate(self.last)}
-        self.last = [root for _, root in roots.values()]
-        memories = [(x.nbytes, _address(x) % LINE, before.get(id(x), -1)) for x in self.last]
-        row = case.routine.name, case.routine is not catalog.KNOWN.get(case.routine.name)
-        packed = Packed(row, slots, steps, dict(case.choices), case.count, memories)
-        return packed, [memory(x).view(np.uint8) for x in self.last]
+        data = _pickled(case, place)
+        known = {id(x): k for k, x in enumerate(before)}
+        pieces = tuple((x.nbytes, _address(x) % LINE, known.get(id(x), -1)) for x in self.roots)
+        return Packed(data, _contents(map(_bytes, self.roots)), pieces)
 
-    def take_back(self, memories: list[np.ndarray], blob: bytes) -> None:
-        """Write the contents of memory as received from the other side."""
-        at = 0
-        for one in memories:
-            one[...] = np.frombuffer(blob, np.uint8, one.size, at)
-            at += one.size
+    def received(self, packed: Packed) -> Any:
+        """What came of the case; its memory gets the contents that it has on the other side."""
+        pieces = [_bytes(x) for x in self.roots]
+        _fill(pieces, packed.contents)
+        array = lambda place: self.arrays.get(place, place.array(pieces[place.number]))  # noqa: E731
+        return _Unpickler(packed.data, array).load()
 
 
 class Receiver:
@@ -88,80 +127,55 @@ class Receiver:
 
     def __init__(self) -> None:
         # Each piece of memory, with its arrays: the same objects in every call.
-        self.memories: list[tuple[np.ndarray, dict[tuple, np.ndarray]]] = []
+        self.memories: list[tuple[np.ndarray, dict[Place, np.ndarray]]] = []
 
-    def unpack(self, packed: Packed, blob: bytes) -> Case:
+    def unpack(self, packed: Packed) -> Any:
         """The case, in memory of this side."""
         before = self.memories
         self.memories = [
-            before[k] if 0 <= k < len(before) else (_aligned(size, address), {}) for size, address, k in packed.memories
+            before[k] if 0 <= k < len(before) else (_aligned(size, address), {}) for size, address, k in packed.pieces
         ]
-        at = 0
-        for one, _ in self.memories:
-            one[...] = np.frombuffer(blob, np.uint8, one.size, at)
-            at += one.size
+        self.starts = sorted((_address(x), k) for k, (x, _) in enumerate(self.memories))
+        _fill([x for x, _ in self.memories], packed.contents)
 
-        def array(x: Any) -> Any:
-            if not isinstance(x, Place):
-                return x
-            of, arrays = self.memories[x.number]
-            if x[1:] not in arrays:
-                arrays[x[1:]] = np.ndarray(x.shape, numpy_dtype(x.dtype), of.data, x.offset, x.strides)
-            return arrays[x[1:]]
+        def array(place: Place) -> np.ndarray:
+            whole, arrays = self.memories[place.number]
+            key = place._replace(number=0)
+            if key not in arrays:
+                arrays[key] = place.array(whole)
+            return arrays[key]
 
-        slots = {name: values and [array(x) for x in values] for name, values in packed.slots.items()}
-        steps = [{name: array(x) for name, x in step.items()} for step in packed.steps]
-        return Case(_row(*packed.row), slots, steps, packed.choices, packed.step)
+        return _Unpickler(packed.data, array).load()
 
-    def blob(self) -> bytes:
-        """The current contents of the last case's memory."""
-        return b"".join(one.data for one, _ in self.memories)
+    def pack(self, outcome: Any) -> Packed:
+        """What came of the case, with the present contents of its memory."""
+        return Packed(_pickled(outcome, self._place), _contents(x for x, _ in self.memories))
 
-
-def _row(name: str, extended: bool) -> Routine:
-    return variants.ROUTINES[name] if extended else catalog.KNOWN[name]
-
-
-def outcome_sent(case: Case, got: Outcome) -> dict[str, list[Any]]:
-    """An outcome: a slot and a number for an array of the case, its bytes for another."""
-    own: dict[Any, tuple[str, int]] = {}
-    for name, values in case.slots.items():
-        for i, x in enumerate(values or ()):
-            if x is not None and x.size:
-                own.setdefault(_key(x), (name, i))
-    return {name: [_array_sent(x, own) for x in values] for name, values in got.items()}
+    def _place(self, x: np.ndarray) -> Place | None:
+        """The place of an array in the case's memory; ``None`` for another one, which is sent as it is."""
+        if x.dtype.hasobject:
+            raise Wrong(f"expected an array of numbers, got one of {x.dtype}")
+        at = bisect.bisect_right(self.starts, (_address(x), len(self.starts))) - 1
+        if not x.size or at < 0:
+            return None
+        start, number = self.starts[at]
+        inside = _address(x) - start < self.memories[number][0].size
+        return Place(number, _address(x) - start, x.shape, x.strides, _name(x.dtype)) if inside else None
 
 
-def outcome_back(case: Case, sent: Mapping[str, list[Any]]) -> Outcome:
-    """The outcome on this side, with arrays of the case instead of the other side's."""
-    return {name: [_array_back(x, case) for x in values] for name, values in sent.items()}
+def _bytes(x: np.ndarray) -> np.ndarray:
+    return memory(x).view(np.uint8)
 
 
-def _key(x: np.ndarray) -> tuple:
-    return _address(x), x.shape, x.strides, _name(x.dtype)
+def _contents(pieces: Iterable[np.ndarray]) -> bytes:
+    return b"".join(x.data for x in pieces)
 
 
-def _array_sent(x: Any, own: Mapping[Any, tuple[str, int]]) -> Any:
-    if x is None:
-        return None
-    if x.dtype.hasobject:
-        raise Wrong(f"expected an array of numbers, got one of {x.dtype}")
-    if _key(x) in own:
-        return own[_key(x)]
-    elements = memory(x)
-    dense = elements.flags.c_contiguous and (not x.size or np.may_share_memory(elements, x))
-    x = x if dense else x.copy(order="K")
-    return x.dtype.name, x.shape, x.strides, memory(x).tobytes()
-
-
-def _array_back(sent: Any, case: Case) -> Any:
-    if sent is None:
-        return None
-    if len(sent) == 2:
-        name, i = sent
-        return (case.slots[name] or ())[i]
-    dtype, shape, strides, data = sent
-    return np.ndarray(shape, numpy_dtype(dtype), bytearray(data), 0, strides)
+def _fill(pieces: Iterable[np.ndarray], contents: bytes) -> None:
+    at = 0
+    for one in pieces:
+        one[...] = np.frombuffer(contents, np.uint8, one.size, at)
+        at += one.size
 
 
 @functools.cache

@@ -12,14 +12,12 @@ from functools import partial
 from typing import Any
 
 from refopt.oracle.exact.cases import Case, Outcome
-from refopt.oracle.literals import library_named
 from refopt.oracle.memory import Placed
 from refopt.oracle.observing import Seen
 from refopt.oracle.process.child import Held, Raised, Task
-from refopt.oracle.process.memory import Sender, outcome_back
-from refopt.oracle.process.ways import FORK
+from refopt.oracle.process.memory import Packed, Sender
+from refopt.oracle.process.ways import FORK, SPAWN
 from refopt.oracle.process.worker import START, THREADS, Worker
-from refopt.oracle.script import Call
 from refopt.oracle.subject import Ended, Lacks, Wrong
 
 FASTER, SHORTEST = 10.0, 10.0  # after a hang, others may take this many times the longest so far
@@ -39,8 +37,8 @@ class Remote:
         replaced: whether the last run put other arrays into the lists.
     """
 
-    def __init__(self, task: Task, way: str, threads: bool, deadline: float) -> None:
-        self.task, self.way, self.threads, self.deadline = task, way, threads, deadline
+    def __init__(self, task: Task, way: str, deadline: float) -> None:
+        self.task, self.way, self.deadline = task, way, deadline
         self.worker: Worker | None = None
         self.over = False
         self.longest = 0.0
@@ -62,7 +60,7 @@ class Remote:
         except Ended as ended:
             raise TypeError(f"{self.task.where}: subject: expected a step, got {ended}") from None
         if isinstance(described, Raised):
-            if self.way != FORK and described.name not in ("TypeError", "ValueError"):
+            if self.way == SPAWN and described.name not in ("TypeError", "ValueError"):
                 raise NotThere(f"{described.name}: {described.text}")
             if described.kind == "interrupted":
                 raise _interruption(described)
@@ -75,12 +73,11 @@ class Remote:
 
     def _make(self) -> Any:
         """Make a new process; returns the description of what it has made, or `Raised`."""
-        quiet = self.way == FORK and self.threads and "torch" in sys.modules
-        self.worker = Worker(self.task, self.way, self.threads, quiet)
+        quiet = self.way == FORK and "torch" in sys.modules
+        self.worker = Worker(self.task, self.way, quiet)
         self.sender = Sender()
         try:
-            (answer,) = self.worker.ask(None, None, THREADS if quiet else START)
-            kind, value = pickle.loads(answer)
+            kind, value = pickle.loads(self.worker.ask(None, THREADS if quiet else START))
         except Ended as ended:
             self.worker = None
             if quiet:
@@ -90,7 +87,7 @@ class Remote:
             self.close()
             raise
         if kind == "ready":
-            kind, value = pickle.loads(self.asked(None, None, max(START, self.deadline))[0])
+            kind, value = pickle.loads(self.asked(None, max(START, self.deadline)))
         if kind == "raised":
             self.close()
         return value
@@ -127,14 +124,12 @@ class Remote:
         if isinstance(described, Raised):
             raise Ended(f"none in a new process: {described.name}: {described.text}", [])
 
-    def asked(
-        self, message: Any, memories: list[Any] | None = None, seconds: float = 0.0, answers: int = 1
-    ) -> list[bytes]:
-        """Send a request and return its answers; raises `Ended`."""
+    def asked(self, message: Any, seconds: float = 0.0) -> bytes:
+        """Send a request and return its answer; raises `Ended`."""
         self.anew()
         assert self.worker is not None
         try:
-            return self.worker.ask(message, memories, seconds or self.deadline, answers)
+            return self.worker.ask(message, seconds or self.deadline)
         except BaseException as error:
             worker, self.worker = self.worker, None
             worker.close()
@@ -146,7 +141,7 @@ class Remote:
         """The answer's value; raises here what was raised there."""
         kind, value = pickle.loads(answer)
         if kind == "value":
-            return value
+            return self.sender.received(value) if isinstance(value, Packed) else value
         assert isinstance(value, Raised)
         if value.kind == "interrupted":
             raise _interruption(value)
@@ -162,13 +157,11 @@ class Remote:
     def request(self, what: str, *arguments: Any, case: Case | None = None, number: int = 0) -> Any:
         """What a method of the subject, or of a run by its number, gives there; a case is written here, too."""
         self.anew()
-        packed, memories = (None, None) if case is None else self.sender.pack(case)
+        packed = None if case is None else self.sender.pack(case)
         dropped, self.dropped = self.dropped, []
         started = time.monotonic()
-        answer, *after = self.asked((what, number, packed, arguments, dropped), memories, answers=1 + bool(packed))
+        answer = self.asked((what, number, packed, arguments, dropped))
         self.longest = max(self.longest, time.monotonic() - started)
-        for blob in after:
-            self.sender.take_back(memories or [], blob)
         return self.value(answer)
 
     def takes(self, what: str) -> bool:
@@ -183,21 +176,14 @@ class Remote:
             self.known[what, argument] = self.request(what, argument)
         return self.known[what, argument]
 
-    def call(self, case: Case) -> Call:
-        """How a script calls it."""
-        fields, of = self.request("call", case=case)
-        return Call(**fields, of=library_named(*of))
-
     def run(self, case: Case) -> Outcome:
         """Take the steps of a case there, and write their results here."""
-        sent, self.replaced = self.request("run", case=case)
-        return outcome_back(case, sent)
+        got, self.replaced = self.request("run", case=case)
+        return got
 
     def observe(self, case: Case, rest: bool) -> Seen:
         """The same, with side effects."""
-        seen = self.request("observe", rest, case=case)
-        later = seen.later and outcome_back(case, seen.later)
-        return seen._replace(got=outcome_back(case, seen.got), later=later)
+        return self.request("observe", rest, case=case)
 
     def start(self, params: Sequence[Placed], saved: Any = None, apart: bool = False) -> Any:
         self.last += 1

@@ -4,17 +4,17 @@ import atexit
 import contextlib
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from refopt.catalog import Routine
 from refopt.oracle.process.answers import SubjectAnswers
 from refopt.oracle.process.child import Task
 from refopt.oracle.process.remote import NotThere, Remote, lost
-from refopt.oracle.process.ways import FORK, SPAWN, ways
+from refopt.oracle.process.ways import ALONE, FORK, ways
 
-IN_PLACE = "in this process, without deadlines, since no separate one can be made: "
 ONE = "PyTorch has one thread: it has used others in this process, and only fork can make a new one"
+IN_PLACE = "in this process, without deadlines, since no separate one can be made: "
 
 
 def in_process(
@@ -40,36 +40,27 @@ def in_process(
     kept = process if isinstance(process, Kept) else None
     if kept is not None and kept.remote is not None and kept.is_of(task):
         kept.remote.deadline = min(deadline, kept.remote.deadline)
-        return kept.remote, kept.remarks
+        return kept.remote, [ONE] if kept.remote.way == ALONE else []
     _import_ahead()
     there, against = ways(task)
-    for way, threads in _tried(there):
-        remote = Remote(task, way, threads, deadline)
+    of_torch = "torch" in sys.modules
+    there = [way for way in there if not (of_torch and lost and way == FORK)] + [ALONE] * (of_torch and FORK in there)
+    for way in there:
+        remote = Remote(task, way, deadline)
         stack.callback(remote.end)
         try:
             remote.make()
         except NotThere as error:
             against.append(str(error))
             continue
-        remarks = [] if threads else [ONE]
         if kept is not None:
             stack.pop_all()
-            kept.keep(task, remote, remarks)
-        return remote, remarks
+            kept.keep(task, remote)
+        return remote, [ONE] if way == ALONE else []
     if process is True:
         expected = "expected a step that a process can be made for, got none"
         raise ValueError(f"{task.where}: process: {expected}: {'; '.join(against)}")
     return task.made(), [IN_PLACE + "; ".join(against)]
-
-
-def _tried(there: list[str]) -> Iterator[tuple[str, bool]]:
-    """Each way, and whether PyTorch has its threads there: a fork of a process that has used them lacks them."""
-    if FORK in there and not (lost and "torch" in sys.modules):
-        yield FORK, True
-    if SPAWN in there:
-        yield SPAWN, True
-    if FORK in there and "torch" in sys.modules:
-        yield FORK, False
 
 
 def _import_ahead() -> None:
@@ -87,20 +78,19 @@ class Kept:
     def __init__(self) -> None:
         self.remote: Remote | None = None
         self.task: Task | None = None
-        self.remarks: list[str] = []
 
     def is_of(self, task: Task) -> bool:
         """Whether it was made for the same task."""
         of = self.task
         return of is not None and of.subject is task.subject and (of[:2], of.named) == (task[:2], task.named)
 
-    def keep(self, task: Task, remote: Remote, remarks: list[str]) -> None:
+    def keep(self, task: Task, remote: Remote) -> None:
         """Keep a process instead of the one before."""
         if Kept.current is not None:
             Kept.current.end()
         elif not _at_exit:
             _at_exit.append(atexit.register(_end_current))
-        Kept.current, self.remote, self.task, self.remarks = self, remote, task, remarks
+        Kept.current, self.remote, self.task = self, remote, task
 
     def end(self) -> None:
         """End it."""

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-FORK, SPAWN = "fork", "spawn"
+FORK, SPAWN, ALONE = "fork", "spawn", "fork, with one thread of PyTorch"
 DEVICES = "/dev/nvidia-uvm", "/dev/kfd"  # open in a process that has used a GPU
 
 

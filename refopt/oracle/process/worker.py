@@ -8,11 +8,13 @@ import subprocess
 import sys
 import time
 import warnings
+from functools import partial
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any, NoReturn
 
 from refopt.oracle.process import child
 from refopt.oracle.process.child import Task
+from refopt.oracle.process.ways import ALONE, SPAWN
 from refopt.oracle.subject import Ended
 
 START = 180.0  # seconds for a new interpreter to import what the step needs
@@ -29,7 +31,7 @@ class Worker:
         quiet: whether its output is held back until it has answered.
     """
 
-    def __init__(self, task: Task, way: str, threads: bool = True, quiet: bool = False) -> None:
+    def __init__(self, task: Task, way: str, quiet: bool = False) -> None:
         self.quiet, self.tail = quiet, ""
         self.status: int | None = None
         self.channel, theirs = Pipe()
@@ -40,9 +42,9 @@ class Worker:
             os.set_blocking(read, False)
             self.streams[read] = name
             ends.append(write)
-        start = self._fork if way == "fork" else self._spawn
         try:
-            self.pid = start(task, theirs, (ends[0], ends[1]), threads)
+            start = self._spawn if way == SPAWN else partial(self._fork, threads=way != ALONE)
+            self.pid = start(task, theirs, (ends[0], ends[1]))
         finally:
             theirs.close()
             for end in ends:
@@ -59,7 +61,7 @@ class Worker:
             return pid
         _live(self, task, channel, ends, threads)
 
-    def _spawn(self, task: Task, channel: Connection, ends: tuple[int, int], threads: bool) -> int:
+    def _spawn(self, task: Task, channel: Connection, ends: tuple[int, int]) -> int:
         numbers = channel.fileno(), *ends
         code = "import sys; sys.path[:] = {!r}; from refopt.oracle.process import child; child.spawned({}, {}, {})"
         command = [sys.executable, "-c", code.format(sys.path, *numbers)]
@@ -67,15 +69,13 @@ class Worker:
         self.channel.send_bytes(pickle.dumps(task))
         return self.popen.pid
 
-    def ask(self, message: Any, blob: list[Any] | None, seconds: float, answers: int = 1) -> list[bytes]:
-        """Send a message with its data, and return a number of answers; raises `Ended`."""
+    def ask(self, message: Any, seconds: float) -> bytes:
+        """Send a message, unless it is ``None``, and return the answer; raises `Ended`."""
         until = time.monotonic() + seconds
         try:
             if message is not None:
                 self.channel.send(message)
-            if blob is not None:
-                self.channel.send_bytes(b"".join(blob))
-            return [self._answer(until, seconds) for _ in range(answers)]
+            return self._answer(until, seconds)
         except (EOFError, OSError) as error:
             self._over(type(error).__name__)
 

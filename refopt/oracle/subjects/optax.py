@@ -166,12 +166,6 @@ class OptaxOptimizer:
         """Whether a scalar follows from the step count."""
         return self.counts and slot in COUNTED and slot in self.row.scalars
 
-    def call(self, case: Case) -> Any:
-        """How a script calls it."""
-        from refopt.oracle.subjects.calls import of_optax
-
-        return of_optax(self, case)
-
     def run(self, case: Case) -> Outcome:
         if self.lacking:
             raise NotImplementedError(self.lacking)

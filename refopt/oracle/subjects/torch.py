@@ -78,8 +78,7 @@ class TorchOptimizer:
         self.needs_closure = closure is not None and closure.default is closure.empty
         self.named = "found_inf" in inspect.signature(first.step).parameters
         self.scales = bool(getattr(first, "_step_supports_amp_scaling", False))
-        told = self.scales or _reads(self.kind, "found_inf")
-        self.gated = bool(self.named or (self.group.get("fused", True) and (told or self._looks(first))))
+        self.gated = bool(self.named or (self.group.get("fused", True) and (self.scales or self._looks(first))))
         self.module = str(getattr(self.kind.step, "__module__", ""))
         if row is not None:
             self._settle()
@@ -191,12 +190,6 @@ class TorchOptimizer:
         """Whether a scalar follows from the step count."""
         return self.peer.counts and slot in COUNTED and slot in self.row.scalars
 
-    def call(self, case: Case) -> Any:
-        """How a script calls it."""
-        from refopt.oracle.subjects.calls import of_torch
-
-        return of_torch(self, case)
-
     def stores(self, dtype: str) -> Dtypes:
         """The dtypes of a tensor's slots: states may be wider than the parameter."""
         try:
@@ -304,18 +297,6 @@ def renamed(peer: Peer, names: Mapping[str, str]) -> Peer:
     """A row of the table with other names for some states and numbers."""
     states = {ours: names.get(ours, theirs) for ours, theirs in peer.states.items()}
     return peer._replace(states=states, numbers={x: names.get(x, theirs) for x, theirs in peer.numbers.items()})
-
-
-def _reads(kind: type, name: str) -> bool:
-    """Whether any method of a class or its bases reads an attribute of the name."""
-    for base in kind.__mro__:
-        if base.__module__ in ("builtins", "torch.optim.optimizer"):
-            continue
-        for method in vars(base).values():
-            code = getattr(inspect.unwrap(method) if callable(method) else method, "__code__", None)
-            if code is not None and (name in code.co_names or name in code.co_consts):
-                return True
-    return False
 
 
 def of_torch(

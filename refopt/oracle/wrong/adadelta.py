@@ -5,7 +5,6 @@ from refopt.oracle.wrong.rule import Wrong
 
 QUOTIENT = "np.sqrt((x + epsilon) / (s + epsilon))"
 RULES = {
-    "RootsDivided": Wrong(None, {QUOTIENT: "np.sqrt(x + epsilon) / np.sqrt(s + epsilon)"}),
     "EpsilonOutsideTheRoots": Wrong(
         "epsilon outside of the roots", {QUOTIENT: "(np.sqrt(x) + epsilon) / (np.sqrt(s) + epsilon)"}
     ),
@@ -15,7 +14,6 @@ RULES = {
     "EpsilonOutsideTheDividend": Wrong(
         "epsilon outside of the dividend's root", {QUOTIENT: "(np.sqrt(x) + epsilon) / np.sqrt(s + epsilon)"}
     ),
-    "SquareFirst": Wrong(None, {"(1 - rho) * g * g": "(1 - rho) * (g * g)"}),
     "OldAverageOfSquares": Wrong("root of the old average of squares", {
         "s = rho * s": "old = s; s = rho * s", "(s + epsilon)": "(old + epsilon)",
     }),
@@ -25,5 +23,4 @@ RULES = {
     "AverageOfUpdatesBeforeUse": Wrong(
         "average of updates advanced before use", {"p - lr * d": f"p - lr * ({QUOTIENT} * g)"}
     ),
-    "StepRegrouped": Wrong(None, {f"d = {QUOTIENT} * g": f"r = {QUOTIENT}; d = r * g", "p - lr * d": "p - lr * r * g"}),
 } | OF_DECAY

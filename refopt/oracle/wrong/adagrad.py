@@ -5,12 +5,9 @@ from refopt.oracle.wrong.rule import Wrong
 
 SUM, ROOT = "s = s + g * g", "(np.sqrt(s) + epsilon)"
 RULES = {
-    "EpsilonInTheRoot": Wrong(None, {ROOT: "np.sqrt(s + epsilon)"}),
     "SumAssigned": Wrong("sum of squares assigned, not accumulated", {SUM: "s = 0 * s + g * g"}),
     "RootOfTheOldSum": Wrong("root of the old sum", {SUM: f"old = s; {SUM}", ROOT: "(np.sqrt(old) + epsilon)"}),
-    "StepRegrouped": Wrong(None, {f"lr * g / {ROOT}": f"lr * (g / {ROOT})"}),
     "LearningRateInTheSquare": Wrong(
         "learning rate inside the square", {f"lr * g / {ROOT}": f"g / {ROOT}", SUM: f"g = lr * g; {SUM}"}
     ),
-    "TimesTheReciprocal": Wrong(None, {f"/ {ROOT}": f"* (1 / {ROOT})"}),
 } | OF_DECAY

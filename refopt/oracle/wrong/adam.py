@@ -23,11 +23,6 @@ OWN = {
     "PowersBeforeUse": Wrong("powers of beta advanced before use", {
         STEP: "descend(p, m, denominator, beta1_pow * beta1, beta2_pow * beta2",
     }),
-    "SquareFirst": Wrong(None, {"(1 - beta2) * g * g": "(1 - beta2) * (g * g)"}),  # which underflows elsewhere
-    "StepRegrouped": Wrong(None, {
-        "lr / (1 - beta1_pow) * (m / (np.sqrt(u) / ": "lr * (m / (1 - beta1_pow) / (np.sqrt(u) / ",
-        "lr * np.sqrt(1 - beta2_pow) / (1 - beta1_pow)": "lr * (np.sqrt(1 - beta2_pow) / (1 - beta1_pow))",
-    }),
     "EpsilonInTheRoot": Wrong("epsilon inside the root", CORRECTED | {
         f"({ROOT})": "np.sqrt(u / (1 - beta2_pow) + epsilon)",
     }),

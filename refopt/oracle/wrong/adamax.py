@@ -4,11 +4,8 @@ from refopt.oracle.wrong.options import OF_DECAY
 from refopt.oracle.wrong.rule import Wrong
 
 RULES = {
-    "EpsilonAtTheOtherPlace": Wrong(None, {"epsilon_at ==": "epsilon_at !="}),
     "AbsoluteForgotten": Wrong("no absolute value of the gradient", {"abs(g)": "g"}),
     # A NaN in the gradient stays in the norm, as with np.maximum; one in the norm is lost, as with fmaxf.
-    "NormTakesNan": Wrong(None, {"return larger(": "return np.maximum("}),
-    "NormLosesNan": Wrong(None, {"return larger(": "return np.fmax("}),
     "EpsilonInTheDenominator": Wrong("epsilon in the denominator", {
         "abs(g) + epsilon": "abs(g)", "beta2 * n + epsilon": "beta2 * n", "(m / n)": "(m / (n + epsilon))",
     }),

@@ -1,7 +1,6 @@
 """Likely mistakes in AdamW."""
 
 from refopt.oracle.wrong.adam import OWN
-from refopt.oracle.wrong.options import OF_MAXIMIZE
 from refopt.oracle.wrong.rule import Wrong
 
 RATE, STEP = "lr * lr_ratio * coeff", "adam_update(p, g, *states, lr=lr, **numbers)"
@@ -26,6 +25,5 @@ RULES = {
     }),
     "DecayBySign": Wrong("decay by the sign of the parameter (L1)", {DECAY: f"p = p - {RATE} * np.sign(p)"}),
     "DecayOfTheGradient": Wrong("decay of the gradient instead of the parameter", {DECAY: f"p = p - {RATE} * g"}),
-    "DecaySubtracted": Wrong(None, {DECAY: f"p = p - {RATE} * p"}),  # equal in exact arithmetic alone
-} | OF_MAXIMIZE
+}
 MORE = OWN

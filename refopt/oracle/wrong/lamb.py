@@ -1,6 +1,5 @@
 """Likely mistakes in LAMB."""
 
-from refopt.oracle.wrong.norms import OTHER_SUMS
 from refopt.oracle.wrong.rule import Wrong
 
 MOMENTS, ROOT = "m, u = moments(", "np.sqrt(u / (1 - beta2_pow))"
@@ -12,8 +11,6 @@ RULES = {
         STEP: f"{STEP} - lr * weight_decay * p",
     }),
     "Uncorrected": Wrong("no bias correction", {QUOTIENT: "m / (np.sqrt(u) + epsilon)"}),
-    "RootsDivided": Wrong(None, {ROOT: "np.sqrt(u) / np.sqrt(1 - beta2_pow)"}),
-    "StepPrepared": Wrong(None, {QUOTIENT: f"m / ((1 - beta1_pow) * ({ROOT} + epsilon))"}),
     "RatioByNormsAlone": Wrong("trust ratio even without decay (always_adapt)", {
         "weight_decay > 0 or always_adapt": "True",
     }),
@@ -54,6 +51,4 @@ RULES = {
     }),
     "RatioForgotten": Wrong("no trust ratio", {"param_norm / direction_norm if adapts else": ""}),
     "RatioClipped": Wrong("trust ratio clipped at 1", {RATIO: f"min({RATIO}, type(norms[0])(1))"}),
-    **OTHER_SUMS,
-    "StepRegrouped": Wrong(None, {STEP: "p - lr * (ratio * r)"}),
 }

@@ -3,7 +3,7 @@
 from refopt.oracle.wrong.rule import Wrong
 
 ADAPTS, NORMS = "adapts(param_norm, grad_norm, lars_weight_decay, adapt)", "param_norm, grad_norm"
-FIRST, GRAD, DECAYED = "param_norm = np.sqrt", "np.sqrt(sum_of_squares(g))", "(g + lars_weight_decay * p)"
+GRAD, DECAYED = "np.sqrt(sum_of_squares(g))", "(g + lars_weight_decay * p)"
 STEP = "update(p, g, v, local_lr=rate, mu=mu, lars_weight_decay=lars_weight_decay)"
 LR = 'numbers["lr"]'
 RULES = {
@@ -20,9 +20,6 @@ RULES = {
     }),
     "NormsExchanged": Wrong("norms of parameter and gradient exchanged", {
         f"if not {ADAPTS}": f"{NORMS} = grad_norm, param_norm\n    if not {ADAPTS}",
-    }),
-    "NormOfTheDecayed": Wrong(None, {
-        FIRST: f"g, lars_weight_decay = {DECAYED}, 0 * lars_weight_decay; {FIRST}",
     }),
     "NormOfTheDecayedAlone": Wrong("norm of g + wd * p instead of the gradient's", {
         GRAD: f"np.sqrt(sum_of_squares{DECAYED})",

@@ -6,15 +6,12 @@ SIGN, BLEND, DECAY = "lr * sign(c)", "c = beta1", "p = p * (1 - lr * coeff)"
 RULES = {
     "SignOfZeroIsOne": Wrong("sign of zero taken as 1", {SIGN: "lr * np.where(c == 0, 1.0, sign(c))"}),
     "SignOfZeroIsMinusOne": Wrong("sign of zero taken as -1", {SIGN: "lr * np.where(c == 0, -1.0, sign(c))"}),
-    "SignOfZeroIsPlusZero": Wrong(None, {SIGN: "lr * np.where(c == 0, abs(c), sign(c))"}),
     "SignOfTheNewMomentum": Wrong("sign of the new momentum", {SIGN: "lr * sign(beta2 * m + (1 - beta2) * g)"}),
     "DecayInGradient": Wrong("decay in the gradient, not on the parameter", {
         BLEND: f"g = g + coeff * p; {BLEND}", DECAY: "pass",
     }),
-    "NanTakenForZero": Wrong(None, {SIGN: "lr * np.nan_to_num(sign(c))"}),
     "BetasSwapped": Wrong("beta1 and beta2 swapped", {BLEND: f"beta1, beta2 = beta2, beta1; {BLEND}"}),
     "DecayAfterwards": Wrong("decay of the new parameter, after the step", {
         DECAY: "pass", f"p - {SIGN}": f"(p - {SIGN}) * (1 - lr * coeff)",
     }),
-    "DecaySubtracted": Wrong(None, {DECAY: "p = p - lr * coeff * p"}),
 }

@@ -1,6 +1,5 @@
 """Likely mistakes in momentum."""
 
-from refopt.oracle.wrong.options import OF_MAXIMIZE
 from refopt.oracle.wrong.rule import Wrong
 
 DECAY, VELOCITY = "g = g + l2_decay * p", "mu * v + (g if dampening == 0 else (1 - dampening) * g)"
@@ -28,11 +27,10 @@ RULES = {
     "MomentumOfEverything": Wrong("mu applied to the new gradient as well", {
         VELOCITY: "mu * (v + (1 - dampening) * g)",
     }),
-    "DampeningIgnored": Wrong(None, {"dampening == 0": "True"}),
     "DampeningOfEverything": Wrong("dampening of the whole velocity", {VELOCITY: "(1 - dampening) * (mu * v + g)"}),
     "NesterovIgnored": Wrong("use_nesterov ignored", {"g + mu * v if use_nesterov else v": "v"}),
     "NesterovWithTheOldVelocity": Wrong("Nesterov with the old velocity", KEPT | {"g + mu * v if": "g + mu * old if"}),
     "NesterovWithoutDecay": Wrong(
         "Nesterov's step without the decay", {"(g + mu * v if": "(plain + mu * v if", DECAY: f"plain = g; {DECAY}"}
     ),
-} | OF_MAXIMIZE
+}

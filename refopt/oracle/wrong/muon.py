@@ -109,5 +109,4 @@ RULES = {
     "RatioBelowOne": Wrong("the ratio not limited to 1 from below",
                            other_scale(lambda rows, columns, adjust_lr, real: np.sqrt(real(rows / columns)))),
     "RatioOfSquares": Wrong("the root of the ratio forgotten", other_scale(lambda *of: ratio(*of) ** 2)),
-    "DecaySubtracted": Wrong(None, partial(muon_with, decayed=lambda p, lr, decay: p - lr * decay * p)),
 }

@@ -7,17 +7,8 @@ from typing import Any
 import numpy as np
 
 from refopt.cpu.reduce import sum_of_squares
-from refopt.oracle.wrong.rule import Wrong
 
 BLOCKS = 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 65536
-# The sum in another order.
-OTHER_SUMS = {
-    "SumByNumPy": Wrong(None, {"sum_of_squares(": "by_numpy("}, {"by_numpy": lambda x: np.sum(x * x)}),
-    "SumInIndexOrder": Wrong(
-        None, {"sum_of_squares(": "in_order("},
-        {"in_order": lambda x: np.add.accumulate(x * x)[-1] if x.size else x.sum()},
-    ),
-}
 
 
 def count_of(x: Any) -> int:

@@ -1,6 +1,5 @@
 """Likely mistakes in NovoGrad."""
 
-from refopt.oracle.wrong.norms import OTHER_SUMS
 from refopt.oracle.wrong.rule import Wrong
 
 AVERAGE, TOWARDS = "n if v == 0 else beta2 * v + (1 - beta2) * n", "direction(p, g, v, epsilon=epsilon, weight_decay="
@@ -47,5 +46,4 @@ RULES = {
     "LearningRateInTheMoment": Wrong("learning rate inside the moment", {
         "beta1 * m + (": "beta1 * m + lr * (", "p - lr * m": "p - m",
     }),
-    "TimesTheReciprocal": Wrong(None, {f"g / {ROOT}": f"g * (1 / {ROOT})"}),
-} | OTHER_SUMS
+}

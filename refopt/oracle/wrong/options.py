@@ -1,15 +1,11 @@
-"""Likely mistakes before a rule: in the gradient's sign, and in weight decay."""
+"""Likely mistakes in weight decay before a rule."""
 
 from refopt.oracle.wrong.rule import Wrong
 
 UPDATE = "update(p, g, *states, lr=lr, **numbers)"
 DECAYS = 'decay == "decoupled" and weight_decay != 0'
-# For routines whose rule itself negates the gradient, and for those where `refopt.cpu.weight_decay` does.
-OF_MAXIMIZE = {"MaximizeIgnored": Wrong(None, {"-g if maximize else g": "g"})}
+# For routines where `refopt.cpu.weight_decay` prepares the gradient.
 OF_DECAY = {
-    "MaximizeIgnored": Wrong(None, {"if maximize:": "if False:"}),
-    "WeightDecayIgnored": Wrong(None, {"weight_decay == 0": "True"}),
-    "WeightDecayExchanged": Wrong(None, {'decay == "decoupled"': 'decay == "l2"'}),
     "WeightDecayWithoutLr": Wrong("weight decay without the learning rate", {
         "1 - lr * weight_decay": "1 - weight_decay",
     }),

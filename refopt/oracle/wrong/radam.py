@@ -8,8 +8,6 @@ GIVEN = {f"beta2_pow, {NEXT}": "beta2_pow, rho"}  # not the next one
 RULES = {
     "AlwaysRectified": Wrong("always rectified", {"rho > 5": "rho > -1"}),
     "NeverRectified": Wrong("never rectified", {"rho > 5": "rho > 2.0**60"}),
-    "ThresholdReached": Wrong(None, {"rho > 5": "rho >= 5"}),
-    "ThresholdOfFour": Wrong(None, {"rho > 5": "rho > 4"}),
     "ThresholdOfSix": Wrong("rectified from rho > 6", {"rho > 5": "rho > 6"}),
     "RhoInfOneMore": Wrong("rho_inf = 2 / (1 - beta2), without the - 1", {"2 / (1 - beta2) - 1": "2 / (1 - beta2)"}),
     "RectificationSquared": Wrong("rectification without its root", {"return np.sqrt(": "return ("}),
@@ -26,5 +24,4 @@ RULES = {
     "UnrectifiedUncorrected": Wrong("no bias correction in steps without rectification", {
         "lr / (1 - beta1_pow) * m": "lr * m",
     }),
-    "EpsilonCorrected": Wrong(None, {"np.sqrt(u) + epsilon": "np.sqrt(u) + epsilon * np.sqrt(1 - beta2_pow)"}),
 } | OF_DECAY

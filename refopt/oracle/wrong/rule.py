@@ -13,14 +13,13 @@ class Wrong(NamedTuple):
     """A rule that is wrong in one place.
 
     Attributes:
-        name: the diagnosis; ``None`` if the formula is right, and differs only in rounding, NaN or the sign of 0; or if
-            it is a variant, which a choice names.
+        name: the diagnosis.
         how: replacements in the source of the right rule and of the functions it calls; or a complete rule, with the
             signature of those in `refopt.cpu`.
         names: names in new text that the rule's module lacks.
     """
 
-    name: str | None
+    name: str
     how: Mapping[str, str] | Callable[..., tuple]
     names: Mapping[str, Any] = NONE
 
