@@ -120,6 +120,29 @@ def words(count, dtype=np.uint32, seed=0):
     return np.random.default_rng(seed).integers(0, 2**32, count).astype(dtype)
 
 
+def arithmetic(x, y, out):
+    i = cuda.grid(1)
+    if i < x.size:
+        a, b = x[i], y[i]
+        out[i, 0], out[i, 1], out[i, 2] = a + b, a - b, a * b
+        out[i, 3], out[i, 4] = a // b, a % b
+        out[i, 5], out[i, 6] = a << b, a >> b
+        out[i, 7], out[i, 8] = max(a, b), min(a, b)
+        out[i, 9] = -a if a > b else abs(b)
+        out[i, 10] = (a > 5 and b > 5) + (a < 5 or b > 7)
+        out[i, 11] = cuda.popc(a) + cuda.clz(b) + (b + (b := a))
+
+
+@pytest.mark.parametrize("a", [np.int8, np.int32, np.int64, np.uint8, np.uint32, np.uint64])
+@pytest.mark.parametrize("b", [np.int16, np.int64, np.uint64])
+def test_integers(a, b, by_lanes):
+    x, y = words(100, a, 1), words(100, b, 2) % b(90)
+    x[:4], y[:4] = np.iinfo(a).min, (0, 1, 63, 64)
+    y[4:8] = -y[4:8]
+    y[0], x[9], y[9] = 0, np.iinfo(a).min, np.iinfo(b).max if b is np.uint64 else -1
+    both_are([x, y], np.zeros((100, 12), np.int64), arithmetic, by_lanes)
+
+
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_atomics_on_arrays_of_any_order(order):
     @cuda.jit
