@@ -34,12 +34,10 @@ relative_files = true
 data_file = {folder}/coverage
 """
 # They stop a thread, or hold it, wherever it is, also where coverage.py has a lock, which then nobody gives back.
-SCHEDULES = "forward", "reverse", "random"
 LEFT_OUT = ("tests/simt/test_atomics.py::test_a_thread_that_runs_on_is_stopped",
             "tests/simt/test_python_threads.py::test_a_launch_waits_for_another[False]",
             *(f"tests/project/test_detectors.py::test_the_record_says_what_the_executor_says[wait_{x}]"
-              for x in ("that_nobody_ends", "on_a_plain_load")),
-            *(f"tests/simt/test_defects.py::test_a_defect_is_found[spin_on_a_plain_load-{x}]" for x in SCHEDULES))
+              for x in ("that_nobody_ends", "on_a_plain_load")))
 
 
 def measure(

@@ -116,21 +116,6 @@ def test_views_share_what_is_known():
     assert unwritten(cuda.device_array_like(x)) == [0, 1, 2, 3] and unwritten(cuda.to_device(np.ones(2))) == []
 
 
-@pytest.mark.parametrize("schedule", ["forward", "reverse", "random"])
-def test_a_read_beside_the_write_is_a_race(schedule):
-    """Whichever comes first: another thread writes it, but does not wait."""
-
-    @cuda.jit
-    def kernel(x):
-        if cuda.threadIdx.x == 0:
-            x[0] = 1
-        else:
-            x[0]
-
-    with pytest.raises(simt.DataRace), simt.observe(watch=True, schedule=schedule):
-        kernel[1, 2](fresh())
-
-
 def test_local_arrays_are_watched_one_by_one():
     @cuda.jit
     def kernel(out, upto):

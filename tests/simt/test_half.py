@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refopt.simt import Unsupported, cuda
+from refopt.simt import cuda
 from refopt.simt.machine.half import rounded
 
 HALVES = np.arange(2**16, dtype=np.uint16).view(np.float16)
 finite = st.sampled_from(HALVES[np.isfinite(HALVES)].tolist()).map(np.float16)
-singles = st.floats(width=32, allow_nan=False, allow_infinity=False).map(np.float32)
 
 
 def bits(x):
@@ -120,8 +119,3 @@ def test_cube_roots():
         root = cuda.cbrt(each)
         most = Fraction(501, 1000) * Fraction(np.spacing(root))
         assert (Fraction(root) - most) ** 3 <= Fraction(each) <= (Fraction(root) + most) ** 3
-
-
-def test_what_is_missing():
-    with pytest.raises(Unsupported, match=r"no cuda.fp16.htanh"):
-        cuda.fp16.htanh(1)

@@ -114,14 +114,6 @@ def listed(kernel, *args, grid=1, block=32, **options):
     return log
 
 
-def test_nothing_is_listed_of_a_right_kernel():
-    @cuda.jit
-    def right(x):
-        x[cuda.threadIdx.x] += 1
-
-    assert listed(right, ints()).defects == []
-
-
 def test_a_kernel_goes_on_after_what_it_does_outside():
     @cuda.jit
     def histogram(x, bins, out):
@@ -235,5 +227,3 @@ def test_a_launch_outside_of_observe_names_the_array():
     assert (caught.value.array, caught.value.index) == ("tile", 8)
     with pytest.raises(simt.OutOfBounds, match=r"of matrix, shape \(4, 2\), float64"):
         kernel[1, 8](np.zeros((4, 2)), np.full(8, 4))
-
-

@@ -133,20 +133,6 @@ def arithmetic(x, y, out):
         out[i, 11] = cuda.popc(a) + cuda.clz(b) + (b + (b := a))
 
 
-def floats(x, y, out):
-    i = cuda.grid(1)
-    a, b = x[i], y[i]
-    out[i, 0], out[i, 1], out[i, 2] = a / b, max(a, b), min(b, a)
-    out[i, 3], out[i, 4] = np.int32(a), np.uint8(b)
-    out[i, 5], out[i, 6] = a // b, a % b
-    out[i, 7], out[i, 8] = np.float32(a) ** 2, np.float16(a)
-    out[i, 9], out[i, 10] = np.int64(b), math.sqrt(abs(a))
-    out[i, 11], out[i, 12], out[i, 13] = np.int8(a), np.uint16(b), max(a, b, 1.0)
-
-
-SPECIAL = [0.0, -0.0, np.nan, np.inf, -np.inf, 1e-45, 3e38, -2.5, 7.5, 65520.0, -129.0, 2.0**63]
-
-
 @pytest.mark.parametrize("a", [np.int8, np.int32, np.int64, np.uint8, np.uint32, np.uint64])
 @pytest.mark.parametrize("b", [np.int16, np.int64, np.uint64])
 def test_integers(a, b, by_lanes):
@@ -155,14 +141,6 @@ def test_integers(a, b, by_lanes):
     y[4:8] = -y[4:8]
     y[0], x[9], y[9] = 0, np.iinfo(a).min, np.iinfo(b).max if b is np.uint64 else -1
     both_are([x, y], np.zeros((100, 12), np.int64), arithmetic, by_lanes)
-
-
-@pytest.mark.parametrize("a", [np.float16, np.float32, np.float64])
-@pytest.mark.parametrize("b", [np.float16, np.float32, np.float64])
-@pytest.mark.filterwarnings("ignore:overflow")
-def test_floats(a, b, by_lanes):
-    x, y = np.meshgrid(SPECIAL, SPECIAL)
-    both_are([x.ravel().astype(a), y.ravel().astype(b)], np.zeros((144, 14)), floats, by_lanes)
 
 
 @pytest.mark.parametrize("order", ["C", "F"])

@@ -139,28 +139,6 @@ def test_a_condition_on_several_lines():
     assert (load.requests, load.lanes) == (3, 16 * 3 + 16 * 2)
 
 
-def test_divergence():
-    @cuda.jit
-    def kernel(y):
-        t = cuda.grid(1)
-        if t >= 48:
-            return
-        if t % 2:
-            y[t] = 1
-        for _ in range(t // 16):
-            y[t] += 1
-
-    profile = profiled(kernel, 2, 32, cuda.to_device(np.zeros(64, np.int64)))
-    first = kernel.py_func.__code__.co_firstlineno
-    rows = {row.line - first: (row.executions, row.lanes, row.divergent) for row in profile.lines}
-    assert rows == {
-        2: (2, 64, 0), 3: (2, 64, 1), 4: (1, 16, 0), 5: (2, 48, 2), 6: (2, 24, 0),
-        # Lanes of the first warp go around 0 times or once, those of the second twice.
-        7: (2 + 3, 32 + 16 + 3 * 16, 1), 8: (1 + 2, 16 + 32, 0)}
-    active = {row.line - first: row.active for row in profile.lines}
-    assert (active[2], active[4], active[5]) == (1.0, 0.5, 0.75)
-
-
 def test_a_statement_of_several_lines_is_no_divergence():
     @cuda.jit
     def kernel(x, y):

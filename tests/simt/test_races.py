@@ -35,38 +35,6 @@ def zeros(n=8, dtype=np.int32):
     return np.zeros(n, dtype)
 
 
-@pytest.mark.parametrize("barrier, found", [
-    (cuda.syncthreads, False), (device(lambda: cuda.syncthreads_or(1)), False), (nothing, True),
-    (cuda.threadfence, True), (cuda.syncwarp, True)])
-def test_block_barrier_orders_a_block(barrier, found):
-    def body(out):
-        part = cuda.shared.array(64, np.float32)
-        t = cuda.threadIdx.x
-        part[t] = t
-        barrier()
-        out[t] = part[63 - t]
-
-    assert race(body, zeros(64), block=64) is found
-
-
-@pytest.mark.parametrize("before, after, found", [(True, True, False), (False, True, True), (True, False, True)])
-def test_grid_barrier_orders_a_grid(before, after, found):
-    """Read a neighbour's element, then overwrite the own, twice: write after read and read after write."""
-
-    def body(x):
-        grid = cuda.cg.this_grid()
-        i, n = cuda.grid(1), cuda.gridsize(1)
-        for _ in range(2):
-            value = x[(i + 1) % n]
-            if before:
-                grid.sync()
-            x[i] = value
-            if after:
-                grid.sync()
-
-    assert race(body, zeros(), grid=4) is found
-
-
 @device
 def write_first_element(x):
     x[0] = 1
@@ -417,13 +385,6 @@ def test_the_report_has_the_indices_of_all_axes():
     accesses = caught.value.first, caught.value.second
     assert {access.block for access in accesses} == {(1, 2, 1)}
     assert [access.thread for access in accesses] == [(3, 2, 0), (3, 1, 1)]
-
-
-def test_watching_starts_afresh_with_each_block():
-    x = cuda.to_device(zeros())
-    for stream in (cuda.stream(), cuda.stream()):
-        with simt.observe(watch=True):
-            cuda.jit(write_first_element)[1, 1, stream](x)
 
 
 def all_read_one(x, y):

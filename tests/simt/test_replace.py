@@ -71,14 +71,6 @@ def test_what_is_missing_says_so():
             from numba.cuda import nothing  # noqa: F401
 
 
-def test_device_arrays_are_host_arrays_meanwhile_as_numbas():
-    x = simt.cuda.to_device(np.arange(3))
-    with simt.replace_numba():
-        assert np.asarray(x).tolist() == [0, 1, 2]
-    with pytest.raises(TypeError, match="a device array is not a host array"):
-        np.asarray(x)
-
-
 def test_what_is_in_front_of_the_executor_stays_there(monkeypatch):
     """After its names have been Numba's for a while, as where PTX is compiled."""
     first = SimpleNamespace(find_spec=lambda *_: None)

@@ -5,16 +5,7 @@ import pytest
 
 from refopt import simt
 from refopt.simt import cuda
-from simt.cases import FULL, NESTED, PAIR, SCHEDULES, Cases, ints
-
-
-def counts():
-    return np.zeros(1, np.uint32)
-
-
-def counting(n=64):
-    return np.arange(n, dtype=np.float32)
-
+from simt.cases import NESTED, PAIR, SCHEDULES, Cases, ints
 
 right = Cases()  # the outcome is what the last argument begins with
 
@@ -36,17 +27,6 @@ def return_within_a_loop(out):
         if out[t] > 3 - t:
             return
         cuda.syncthreads()
-
-
-@right(12, ints, ints, grid=4, block=3)
-def spin_lock(lock, out):
-    cuda.cg.this_grid()
-    while cuda.atomic.cas(lock, 0, 0, 1):
-        pass
-    cuda.threadfence()
-    out[0] += 1
-    cuda.threadfence()
-    cuda.atomic.exch(lock, 0, 0)
 
 
 @right(1, ints, block=2)
@@ -81,19 +61,6 @@ def shuffles_of_disjoint_halves(out):
         out[t] = cuda.shfl_xor_sync(0xFFFF0000, t, 1)
 
 
-@right([2, 0], lambda: np.zeros(2, PAIR), lambda: np.zeros(2, np.float32), block=2)
-def fields_of_one_record(x, out):
-    """Two threads, two fields."""
-    t = cuda.threadIdx.x
-    if t:
-        x[0]["a"] = 2
-    else:
-        x[0]["b"] = 3
-    cuda.syncthreads()
-    if t == 0:
-        out[0] = x[0]["a"]
-
-
 @right([2, 3, 5], lambda: np.zeros(2, NESTED), lambda: np.zeros(3), block=1)
 def records_in_records(x, out):
     x[0]["at"]["x"] = 2
@@ -101,15 +68,6 @@ def records_in_records(x, out):
     x[0]["n"] = 5
     x[1] = x[0]
     out[0], out[1], out[2] = x[1]["at"]["x"], x["w"][1, 1], x["n"][1]
-
-
-@right([4, 8], lambda: np.zeros(2, PAIR), lambda: np.zeros(2, np.float32), block=1)
-def shared_records(x, out):
-    s = cuda.shared.array(2, PAIR)
-    s[0]["a"] = 4
-    s[0]["b"] = 8
-    x[0] = s[0]
-    out[0], out[1] = x[0]["a"], x[0]["b"]
 
 
 @right([4, 1], lambda: cuda.device_array(2, np.int32), ints, block=4)
@@ -133,16 +91,6 @@ def atomics_on_a_column_of_records(x, out):
         out[0], out[1] = x[1]["b"], x["a"][1]
 
 
-@right([1, 1], ints, block=64)
-def warps_at_two_barriers(out):
-    """Each warp is at one: to the block they are the same barrier."""
-    if cuda.threadIdx.x < 32:
-        cuda.syncthreads()
-    else:
-        cuda.syncthreads()
-    out[cuda.threadIdx.x] = 1
-
-
 PADDED = np.dtype([("a", np.int8), ("b", np.float64), ("c", np.int16, (3,))], align=True)
 
 
@@ -157,21 +105,6 @@ def copy_of_a_record_with_padding(x, out):
     cuda.syncwarp()
     if t == 3:
         out[0], out[1] = x[3].a, x[3].b
-
-
-@right([15], lambda: counting(32), ints)
-def greatest_of_half_a_warp(x, out):
-    """The lanes above the eighth compare what they get from outside the mask, and keep it to themselves."""
-    t = cuda.threadIdx.x
-    if t < 16:
-        best, at = x[t], t
-        for step in (8, 4, 2, 1):
-            other = cuda.shfl_down_sync(0xFFFF, best, step)
-            where = cuda.shfl_down_sync(0xFFFF, at, step)
-            if other > best or (other == best and where < at):
-                best, at = other, where
-        if t == 0:
-            out[0] = at
 
 
 @right([3, 4], lambda: ints(1), lambda: ints(1), lambda: ints(2), grid=2, block=1)
@@ -197,20 +130,6 @@ def mailbox_that_is_filled_twice(box, full, out):
 # Atomics, whose order is that of the threads: watched, these are run in several.
 
 
-@right(64, lambda: np.ones(64, np.int32), lambda: ints(2), ints, ints, grid=2)
-def last_block(x, parts, count, out):
-    value = x[cuda.grid(1)]
-    for delta in (16, 8, 4, 2, 1):
-        value += cuda.shfl_down_sync(FULL, value, delta)
-    if cuda.threadIdx.x == 0:
-        parts[cuda.blockIdx.x] = value
-        cuda.threadfence()
-        if cuda.atomic.add(count, 0, 1) == cuda.gridDim.x - 1:
-            cuda.threadfence()
-            for part in parts:
-                out[0] += part
-
-
 @right(6, ints, ints, ints, grid=6, block=1)
 def look_back_by_tickets(ticket, sums, out):
     """A block waits for those that took a ticket before it, in whichever order they start."""
@@ -224,65 +143,11 @@ def look_back_by_tickets(ticket, sums, out):
         out[0] = before + 1
 
 
-@right([16] * 4, lambda: np.arange(64, dtype=np.int32) % 4, ints, block=64)
-def histogram(x, out):
-    bins = cuda.shared.array(4, np.int32)
-    t = cuda.threadIdx.x
-    if t < 4:
-        bins[t] = 0
-    cuda.syncthreads()
-    cuda.atomic.add(bins, x[t], 1)
-    cuda.syncthreads()
-    if t < 4:
-        cuda.atomic.add(out, t, bins[t])
-
-
-@right([32, 1, 1], ints, ints, block=40)
-def compaction(count, out):
-    t = cuda.threadIdx.x
-    if t < 32:
-        out[1 + cuda.atomic.add(count, 0, 1)] = 1
-    cuda.syncthreads()
-    if t == 0:
-        out[0] = count[0]
-
-
-@right(3, ints, ints, grid=2, block=1)
-def message_with_a_flag(box, out):
-    cuda.cg.this_grid()
-    if cuda.blockIdx.x == 0:
-        box[0] = 3
-        cuda.threadfence()
-        cuda.atomic.exch(box, 1, 1)
-    else:
-        while cuda.atomic.cas(box, 1, 1, 1) == 0:
-            pass
-        cuda.threadfence()
-        out[0] = box[0]
-
-
 @right(100, ints, ints, grid=10, block=10)
 def all_have_counted(count, out):
     cuda.atomic.add(count, 0, 1)
     cuda.syncthreads()
     cuda.atomic.max(out, 0, cuda.atomic.add(count, 0, 0))
-
-
-@right(32, lambda: np.ones(64, np.int32), ints, block=64)
-def a_warp_alone_shuffles(x, out):
-    t = cuda.threadIdx.x
-    if t < 32:
-        value = x[t]
-        for delta in (16, 8, 4, 2, 1):
-            value += cuda.shfl_down_sync(FULL, value, delta)
-        if t == 0:
-            out[0] = value
-
-
-@right(1, ints, ints, block=64)
-def one_of_many_finds_it(x, out):
-    if x[cuda.threadIdx.x] == 0:
-        out[0] = 1
 
 
 ORDERS = [*({"schedule": name, "seed": seed} for name, seed in SCHEDULES), {"orders": 3}]

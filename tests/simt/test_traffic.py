@@ -39,13 +39,6 @@ def test_sectors(rows, atomic):
     assert dict(zip(keys, costs.lanes.tolist(), strict=True)) == lanes
 
 
-def test_the_least_sectors_of_misaligned_accesses():
-    """Four of 8 bytes from byte 4 on are 32 bytes: one sector would hold them, and two are moved."""
-    zero, start = np.zeros(4, np.int64), np.arange(4, 36, 8)
-    costs = sectors(zero, zero, start, np.full(4, 8), zero > 0)
-    assert (costs.least.tolist(), costs.cost.tolist()) == ([1], [2])
-
-
 @given(ACCESSES, st.sampled_from([1, 2, 4, 8, 16]), st.booleans(), st.sampled_from([5, 100]))
 def test_wavefronts(rows, width, atomic, most):
     """The lanes of a request access as many bytes each; no lane twice."""

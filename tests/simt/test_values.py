@@ -47,24 +47,6 @@ def in_place(x):
     x[0] += 1
 
 
-@wrong("int32-overflow", full, block=1)
-def written_out(x):
-    x[0] = x[0] + x[1] - 3
-
-
-@wrong("int32-overflow", full, block=1)
-def product(x):
-    x[0] = x[0] * x[0]
-
-
-@wrong("int32-overflow", full, ints, block=1)
-def from_a_variable(x, out):
-    total = 0
-    for i in range(8):
-        total += x[i] * 4
-    out[0] = total
-
-
 @wrong("int32-overflow", full, ints, block=1)
 def a_little_too_large_from_a_variable(x, out):
     total = 0
@@ -153,15 +135,6 @@ def atomic_on_another_type(out):
     out[t] = cuda.atomic.add(keys, t, 1)
 
 
-@wrong("shared-types", ints, block=8)
-def another_type_on_an_atomic(out):
-    t = cuda.threadIdx.x
-    keys, values = cuda.shared.array(0, np.int32), cuda.shared.array(0, np.float32)
-    cuda.atomic.exch(keys, t, t + 1)
-    values[t] = 0.5
-    out[t] = keys[t]
-
-
 @right(MOST, ints, block=1)
 def up_to_the_last(out):
     out[0] = MOST - 1
@@ -181,22 +154,9 @@ def all_bits(out):
     out[0] = 0xFFFFFFFF
 
 
-@right(-(2**31), ints, block=1)
-def bits_by_way_of_variables(out):
-    high = 1 << 31
-    word = high + 0
-    out[0] = word
-
-
 @right(2_999_999_999 - 2**32, lambda: np.full(1, -3_000_000_000), ints, block=1)
 def bits_that_are_inverted(x, out):
     out[0] = ~x[0]
-
-
-@right(7, ints, block=1)
-def cut_off_on_another_line(out):
-    low = np.int32(2**40 + 7 + out[0])
-    out[0] = low
 
 
 @right(-12, ints, block=4)
