@@ -68,44 +68,28 @@ REFUSED = [
     (lambda c: c.set(velocities_1=None), TypeError, "velocities[1]: expected an array, got None"),
     (lambda c: c.set(master_params=[None] * 3), ValueError, "master_params: expected 2 entries, as params has, got 3"),
     # Shapes and memory.
-    (lambda c: c.set(grads_1=c.new(3, 2)), ValueError, "grads[1]: expected shape (2, 3), as params[1] has, got (3, 2)"),
     (lambda c: c.set(velocities_0=c.new(8)[::2]), ValueError,
      "velocities[0]: expected a dense array, got strides (8,) for (4,)"),
     (lambda c: c.set(grads_1=c.put(np.ones((3, 2), np.float32).T)), ValueError,
      "grads[1]: expected the axis order of params[1] with strides of (3, 1) elements, got (1, 2)"),
     (overlap, ValueError, "velocities[0]: expected memory of its own, got an overlap with params[0]"),
-    (lambda c: c.set(params_1=c.params[0], grads_1=c.new(4), velocities_1=c.new(4)), ValueError,
-     "params[1]: expected memory of its own, got an overlap with params[0]"),
     (lambda c: c.set(grads_1=c.params[1]), ValueError,
      "params[1]: expected memory of its own, got an overlap with grads[1]"),
     # Dtypes.
     (lambda c: c.set(params_0=c.new(4, dtype="int32")), TypeError,
      "params[0]: expected one of float16, bfloat16, float32, float64, got int32"),
-    (lambda c: c.set(grads_0=c.new(4, dtype="float64")), TypeError,
-     "grads[0]: expected a dtype that widens to float32, got float64"),
     (lambda c: c.use("float16").set(velocities_1=c.new(2, 3, dtype="float64")), TypeError,
      "velocities[1]: expected float32 or float16, got float64"),
-    (lambda c: c.set(velocities_0=c.new(4, dtype="float16")), TypeError,
-     "velocities[0]: expected float32, got float16"),
     (lambda c: c.use("float16").set(master_params=[None, c.new(2, 3, dtype="float16")]), TypeError,
      "master_params[1]: expected float32, got float16"),
     (lambda c: c.set(master_params=[c.new(4), None]), TypeError,
      "master_params[0]: expected no master for a float32 parameter, got float32"),
-    (lambda c: c.set(master_params=[None, c.new(2, 3, dtype="uint16")]), TypeError,
-     "master_params[1]: expected no master for a float32 parameter, got uint16"),
     (lambda c: c.use("float16").set(master_params=[None, c.new(2, 3, dtype="uint16")]), TypeError,
      "master_params[1]: expected float32, got uint16"),
     # Numbers.
     (lambda c: c.set(lr=-0.5), ValueError, "lr: expected a finite float32 at least 0, got -0.5"),
-    (lambda c: c.set(lr=float("nan")), ValueError, "lr: expected a finite float32 at least 0, got nan"),
     (lambda c: c.set(lr=10**400), ValueError, "lr: expected a number in the range of float64, got one beyond it"),
-    (lambda c: c.set(lr="0.1"), TypeError, "lr: expected a number, got '0.1'"),
-    (lambda c: c.set(mu=True), TypeError, "mu: expected a number, got True"),
-    (lambda c: c.set(mu=float("inf")), ValueError, "mu: expected a finite float32 at least 0, got inf"),
     (lambda c: c.set(epsilon=1e39), ValueError, "epsilon: expected a finite float32 at least 0, got 1e+39"),
-    (lambda c: c.set(lars_weight_decay=[0.1, 10**400]), ValueError,
-     "lars_weight_decay[1]: expected a number in the range of float64, got one beyond it"),
-    (lambda c: c.set(rescale_grad=0), ValueError, "rescale_grad: expected a finite float32 above 0, got 0"),
     (lambda c: c.set(rescale_grad=1e-46), ValueError, "rescale_grad: expected a finite float32 above 0, got 1e-46"),
     (lambda c: c.set(lr=[0.1, -1.0]), ValueError, "lr[1]: expected a finite float32 at least 0, got -1.0"),
     (lambda c: c.set(lars_weight_decay=[0.1]), ValueError,
@@ -113,29 +97,11 @@ REFUSED = [
     (lambda c: c.set(rescale_grad=[0.9, 0.9]), TypeError,
      "rescale_grad: expected one number for all tensors, got 2 values"),
     # Choices.
-    (lambda c: c.set(adapt="norm"), ValueError, "adapt: expected one of norms, decay, decay_and_norms, got 'norm'"),
-    (lambda c: c.set(norm_of="grad"), ValueError, "norm_of: expected one of param, master, got 'grad'")]
+    (lambda c: c.set(adapt="norm"), ValueError, "adapt: expected one of norms, decay, decay_and_norms, got 'norm'")]
 
-
-def host_only(call):
-    frozen = call.new(4)
-    frozen.flags.writeable = False
-    call.set(velocities_0=frozen)
-
-
-REFUSED_ON_THE_HOST = [
-    (host_only, ValueError, "velocities[0]: expected a writable array, got a read-only one"),
-    (lambda c: c.set(grads_0=c.grads[0].astype(">f4")), TypeError, "grads[0]: expected native byte order, got >f4"),
-    (lambda c: c.set(velocities_0=c.new(4)[::-1]), ValueError,
-     "velocities[0]: expected a dense array, got strides (-4,) for (4,)"),
-    (lambda c: c.set(grads_1=[1.0, 2.0]), TypeError, "grads[1]: expected a NumPy array, got builtins.list")]
 
 REFUSED_ON_THE_DEVICE = [
-    (lambda c: c.set(grads_1=np.zeros((2, 3), np.float32)), TypeError,
-     "grads[1]: expected a device array, got a NumPy array; gpu.to_device makes one"),
     (lambda c: c.set(grads_0=Elsewhere()), ValueError, "grads[0]: expected an array on the {device}, got {elsewhere}"),
-    (lambda c: c.set(form="merged"), ValueError,
-     "form: expected one of separate, cooperative, two_launches, carried_norm, got 'merged'"),
     (lambda c: c.set(weight_decay=0.1), TypeError,
      "weight_decay: expected one of params, grads, velocities, lr, mu, lars_coeff, lars_weight_decay, epsilon, "
      "rescale_grad, master_params, adapt, norm_of, grad_factor, found_inf, form, stream")]
@@ -173,7 +139,7 @@ def each(*tables):
     return pytest.mark.parametrize(("spoil", "error", "message"), rows, ids=[message for *_, message in rows])
 
 
-@each(REFUSED, REFUSED_ON_THE_HOST)
+@each(REFUSED)
 def test_reference_refuses(spoil, error, message):
     call = Call(np.array)
     spoil(call)
@@ -259,8 +225,6 @@ def plan(machine):
      "params[0]: expected float32 of shape (4,), as planned, got float32 of shape (5,)"),
     (lambda c: dict(grads=[c.new(4, dtype="float16"), c.grads[1]]), ValueError,
      "grads[0]: expected float32 of shape (4,), as planned, got float16 of shape (4,)"),
-    (lambda c: dict(params=c.params[:1], grads=c.grads[:1], velocities=c.velocities[:1]), ValueError,
-     "params: expected 2 entries, as planned, got 1"),
     (lambda c: dict(gradients=c.grads), TypeError,
      "gradients: expected one of params, grads, velocities, master_params"),
     (lambda c: dict(velocities=[c.params[0], c.velocities[1]]), ValueError,
@@ -279,14 +243,11 @@ def test_rebind_refuses(plan, slots, error, message, before):
 
 
 @pytest.mark.parametrize(("numbers", "error", "message"), [
-    (dict(lr=-1), ValueError, "lr: expected a finite float32 at least 0, got -1"),
     (dict(lr=[0.1]), ValueError, "lr: expected one number or one per tensor, 2, got 1"),
     (dict(lr=10**400), ValueError, "lr: expected a number in the range of float64, got one beyond it"),
     (dict(mu=0.5, lr=float("nan")), ValueError, "lr: expected a finite float32 at least 0, got nan"),
     (dict(momentum=0.9), TypeError,
-     "momentum: expected one of lr, mu, lars_coeff, lars_weight_decay, epsilon, rescale_grad"),
-    (dict(adapt="decay"), TypeError,
-     "adapt: expected one of lr, mu, lars_coeff, lars_weight_decay, epsilon, rescale_grad")])
+     "momentum: expected one of lr, mu, lars_coeff, lars_weight_decay, epsilon, rescale_grad")])
 def test_step_refuses(plan, numbers, error, message):
     """A refused step does nothing, and keeps the numbers of the step before."""
     call, step = plan

@@ -13,7 +13,6 @@ from refopt.catalog import ROUTINES
 F = np.float32
 EPSILON = "expected a finite float32 of at least 0, got "
 DECR = "expected a finite float32 above 0 and of at most 1, got "
-BIG = "expected a number in the range of float64, got one beyond it"
 
 
 def put_of(module):
@@ -88,82 +87,30 @@ def room(**given):
 NUMBER = "expected a number, got "
 REFUSED = {
     "merged_sgd": [
-        (sgd(params=b"abc"), TypeError, "params: expected a list of arrays, got bytes"),
-        (lists("params", lambda x: (y for y in [x])), TypeError, "params: expected a list of arrays, got generator"),
         (lists("grads", lambda x: x), TypeError, "grads: expected a list of arrays, got {array}"),
-        (sgd(lr=b"abc"), TypeError, "lr: expected a list of numbers, got bytes"),
         (sgd(lr=[b"a"]), TypeError, f"lr[0]: {NUMBER}b'a'"),
-        (sgd(lr=[np.ones(2)]), TypeError, f"lr[0]: {NUMBER}an array of shape (2,)"),
-        (sgd(lr=np.ones(1, "m8[ns]")), TypeError, f"lr[0]: {NUMBER}np.timedelta64(1,'ns')"),
-        (sgd(lr=np.ma.masked), TypeError, f"lr: {NUMBER}masked"),
-        (sgd(lr=np.ma.array([0.5], mask=[True])), TypeError, f"lr: {NUMBER}an array of shape (1,)"),
-        (sgd(l2_decay=[True]), TypeError, f"l2_decay[0]: {NUMBER}True"),
         (sgd(rounding="up"), ValueError, "rounding: expected one of nearest, stochastic, got 'up'"),
-        (sgd(rounding=np.ones(2)), ValueError,
-         "rounding: expected one of nearest, stochastic, got an array of shape (2,)"),
         *((sgd(seed=x), ValueError, f"seed: expected a whole number at least 0 and below 16777216, got {x}")
           for x in (-1, 2**24, 0.5)),
         (gated("found_inf", "f8"), TypeError, "found_inf: expected float32, got float64"),
         (gated("grad_factor", "f4", "f8"), TypeError, "grad_factor: expected float32, got float64")],
-    "merged_cast": [
-        (cast(sources=b"a"), TypeError, "sources: expected a list of arrays, got bytes"),
-        (cast(np.timedelta64(3)), TypeError, "scale: expected a number or an array of one element, got "),
-        (cast(10**400), ValueError, f"scale: {BIG}"),
-        (cast(10**39), ValueError, "scale: expected a finite float32, got 10000")],
     "check_gradients": [
-        (lambda m, x: (m.check_gradients if m is cpu else m.gradient_check)(b"a"), TypeError,
-         "grads: expected a list of arrays, got bytes"),
-        (check(max_norm=10**400), ValueError, f"max_norm: {BIG}"),
-        (check(max_norm="1"), TypeError, "max_norm: expected a number of at least 0, got '1'"),
-        (check(max_norm=np.ones(2)), TypeError, "max_norm: expected a number of at least 0, got an array"),
-        (check(epsilon=True), TypeError, f"epsilon: {EPSILON}True"),
         *((check(max_norm=1.0, epsilon=wrong), ValueError, f"epsilon: {EPSILON}{wrong}")
           for wrong in (np.nan, np.inf, 1e39, -1e-60)),
         (lambda m, x: (m.check_gradients if m is cpu else m.gradient_check)([x(dtype="f8")], epsilon=np.inf),
          ValueError, "epsilon: expected a finite float64 of at least 0, got inf")],
     "coalesce_tensor": [
-        (coalesce(inputs=b"a"), TypeError, "inputs: expected a list of arrays, got bytes"),
-        (room(shapes=[(3,)], set_constant=True, constant="1"), TypeError, f"constant: {NUMBER}'1'"),
         (coalesce(constant="x"), TypeError, f"constant: {NUMBER}'x'"),
-        (room(shapes=[(3,)], set_constant=True, constant=True), TypeError, f"constant: {NUMBER}True"),
-        (room(shapes=[(3,)], set_constant=True, constant=10**400), ValueError, f"constant: {BIG}"),
         (room(shapes=[(3,)], set_constant=True, constant=np.float64(2**64), dtype="uint64"), ValueError,
          "constant: expected a number of uint64, got np.float64(1.8446744073709552e+19)"),
-        (coalesce(align_unit=["bytes"]), ValueError, "align_unit: expected one of bytes, elements, got ['bytes']"),
-        (coalesce(copy_data="no"), TypeError, "copy_data: expected True or False, got 'no'"),
-        (coalesce(set_constant=1), TypeError, "set_constant: expected True or False, got 1"),
-        (coalesce(persist_output=[]), TypeError, "persist_output: expected True or False, got []"),
-        (coalesce(use_align=None), TypeError, "use_align: expected True or False, got None"),
-        (coalesce(dtype=["float32"]), TypeError, "dtype: expected one of float16, "),
-        (coalesce(dtype=np.ones(2)), TypeError, "dtype: expected one of float16, "),
         (coalesce(dtype=np.dtype(">f4")), TypeError, "dtype: expected native byte order, got >f4"),
-        (coalesce(align_size=[256]), ValueError, "align_size: expected -1 or an integer of at least 1, got [256]"),
-        (coalesce(size_of_dtype=np.ones(2)), ValueError,
-         "size_of_dtype: expected -1 or an integer of at least 1, got an"),
         (room(shapes=[(-1,)]), ValueError, "shapes[0]: expected at least one element"),
-        (room(shapes=[b"ab"]), TypeError, "shapes[0]: expected a list of extents, got bytes"),
-        (room(shapes=[None]), TypeError, "shapes[0]: expected a shape, since inputs[0] is None, got None"),
         (room(shapes=[(1,) * 65]), ValueError, "shapes[0]: expected at most 64 axes, got 65"),
         (room(shapes=[(2**62, 2**62)]), ValueError, "shapes[0]: expected an end, padded, below 2**63 bytes, got"),
         (coalesce(shapes=[np.array([3])]), TypeError, "shapes[0]: expected a list of extents, got ndarray")],
-    "gather": [
-        (lambda m, x: m.coalesce_tensor([x()]).gather(b"a"), TypeError,
-         "tensors: expected a list of arrays, got bytes")],
-    "scatter": [
-        (lambda m, x: m.coalesce_tensor([x()]).scatter(y for y in "a"), TypeError,
-         "tensors: expected a list of arrays, got generator")],
     "update_loss_scaling": [
-        (scaling(incr_ratio=True), TypeError, "incr_ratio: expected a finite float32 of at least 1, got True"),
-        (scaling(incr_ratio=10**400), ValueError, f"incr_ratio: {BIG}"),
-        (scaling(incr_ratio=0.5), ValueError, "incr_ratio: expected a finite float32 of at least 1, got 0.5"),
-        (scaling(incr_every_n_steps=0), ValueError, "incr_every_n_steps: expected an integer from 1 to 2147483647"),
-        (scaling(incr_ratio=np.inf), ValueError, "incr_ratio: expected a finite float32 of at least 1, got inf"),
         (scaling(incr_ratio=1e39), ValueError, "incr_ratio: expected a finite float32 of at least 1, got 1e+39"),
         (scaling(decr_ratio=1e-60), ValueError, f"decr_ratio: {DECR}1e-60"),
-        (scaling(decr_ratio=0), ValueError, f"decr_ratio: {DECR}0"),
-        (scaling(decr_ratio=[0.5]), TypeError, f"decr_ratio: {DECR}[0.5]"),
-        (scaling(incr_every_n_steps=2.0), TypeError,
-         "incr_every_n_steps: expected an integer from 1 to 2147483647, got 2.0"),
         (scaling(decr_every_n_nan_or_inf=2**31), ValueError, "decr_every_n_nan_or_inf: expected an integer from 1 to"),
         *((overlapping(a, b), ValueError, "") for a, b in [
             ("found_inf", "loss_scale"), ("good_steps", "bad_steps"), ("found_inf", "good_steps"),
@@ -252,14 +199,11 @@ NAMES = ["a.weight", "a.bias"]
 
 @pytest.mark.parametrize(("given", "error", "message"), [
     ((NAMES, np.nan, []), ValueError, "lars_weight_decay: expected a finite number of at least 0, got nan"),
-    ((NAMES, -1.0, []), ValueError, "lars_weight_decay: expected a finite number of at least 0, got -1.0"),
     ((NAMES, [0.1], []), TypeError, "lars_weight_decay: expected a finite number of at least 0, got [0.1]"),
     (("abc", 0.1, []), TypeError, "names: expected a sequence of names, got 'abc'"),
-    ((b"abc", 0.1, []), TypeError, "names: expected a sequence of names, got b'abc'"),
     (([*NAMES, 3], 0.1, []), TypeError, "names[2]: expected a name, got 3"),
     ((NAMES, 0.1, "bias"), TypeError, "exclude: expected a sequence of names, got 'bias'"),
-    ((NAMES, 0.1, [None]), TypeError, "exclude[0]: expected a name, got None"),
-    ((NAMES, 0.1, None), TypeError, "exclude: expected a sequence of names, got None")])
+    ((NAMES, 0.1, [None]), TypeError, "exclude[0]: expected a name, got None")])
 def test_weight_decays_refuses(given, error, message):
     with refuses(error, f"weight_decays: {message}"):
         cpu.weight_decays(*given)
@@ -300,12 +244,6 @@ def test_plan_refuses_options(executor, options, error, message):
 def test_plan_refuses_a_routine(name):
     with pytest.raises(ValueError, match=r"^plan: routine: expected one of sgd, adagrad, .*, got "):
         gpu.plan(name, [], [])
-
-
-def test_plan_names_the_lists(executor):
-    message = r"^merged_lars_momentum: expected 3 lists \(params, grads, velocities\), got 4$"
-    with pytest.raises(TypeError, match=message):
-        gpu.plan("lars_momentum", [], [], [], [])
 
 
 @pytest.mark.parametrize("way", ["gathered", None, ["gather"], "scatter"])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from comm.comm_cases import values
-from refopt.checks.dtypes import SIZES, numpy_dtype
+from refopt.checks.dtypes import SIZES
 from refopt.comm import local, sums
 
 
@@ -24,16 +24,6 @@ def test_both_algorithms_are_within_the_bound_of_their_roundings(data, size, dty
     once = (size - 1) * wide * magnitude * 1.01 + (0 if wide == narrow else narrow * np.abs(exact) * 1.01 + tiny)
     assert (error["rank_order"] <= once).all()
     assert (error["ring"] <= (size - 1) * (narrow * magnitude * 1.1 + tiny)).all()
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_by_how_much_the_ring_differs(dtype):
-    """A few units in the last place of the largest partial sum, in most elements."""
-    arrays = [np.random.default_rng(r).uniform(1, 2, 4096).astype(numpy_dtype(dtype)) for r in range(8)]
-    by_rank, by_ring = (sums.total(arrays, name).astype(np.float64) for name in sums.ALGORITHMS)
-    unit = {"float32": 2.0**-20, "float16": 2.0**-7, "bfloat16": 2.0**-4}[dtype]  # of numbers from 8 to 16
-    steps = np.abs(by_rank - by_ring) / unit
-    assert 0.2 < np.mean(steps > 0) < 0.95 and 1 <= steps.max() <= 4
 
 
 @pytest.mark.clause("N10")

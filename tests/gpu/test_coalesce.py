@@ -44,19 +44,6 @@ def test_views_are_those_of_paddle(machine, case):
     assert here.layout.total == there.layout.total == CASES[case]["total"]
 
 
-@pytest.mark.parametrize(("sizes", "itemsize", "align", "unit", "lengths"),
-                         [([1, 63, 64, 65, 128, 129], 4, 256, "bytes", [64, 64, 64, 128, 128, 192]),
-                          ([64, 128], 4, 256, "bytes", [64, 128]), ([1, 128, 129], 2, 256, "bytes", [128, 128, 256]),
-                          ([1, 256, 257], 4, 256, "elements", [256, 256, 512]),
-                          ([5, 1, 7], 4, None, "bytes", [5, 1, 7]), ([5, 1, 7], 4, 4, "bytes", [5, 1, 7]),
-                          ([2**31, 2**40], 2, 256, "bytes", [2**31, 2**40]), ([], 4, 256, "bytes", [])])
-def test_layout_in_figures(sizes, itemsize, align, unit, lengths):
-    """An exact multiple gets nothing added."""
-    made = cpu.layout(sizes, itemsize, align, unit)
-    assert made.lengths.tolist() == lengths
-    assert made.offsets.tolist() == [sum(lengths[:i]) for i in range(len(lengths))] and made.total == sum(lengths)
-
-
 @given(sizes=st.lists(st.one_of(st.integers(1, 300), st.sampled_from([64, 128, 256, 512])), max_size=8),
        itemsize=st.sampled_from([1, 2, 4, 8]), factor=st.integers(1, 70), unit=st.sampled_from(["bytes", "elements"]))
 def test_layout_laws(sizes, itemsize, factor, unit):
@@ -389,29 +376,19 @@ REFUSED = {
     "shapes[1]: expected a shape, since inputs[1] is None, got None": (TypeError, [A, None], {}),
     "shapes[0]: expected (3,), as inputs[0] has, got (4,)": (ValueError, [A], dict(shapes=[(4,)])),
     "shapes[0][0]: expected an integer, got True": (TypeError, [None], dict(shapes=[(True, 3)], dtype="float32")),
-    "shapes[1][0]: expected an integer, got 2.0": (TypeError, [A, None], dict(shapes=[None, (2.0, 3)])),
-    "shapes[0][0]: expected an integer, got 3.0": (TypeError, [A], dict(shapes=[(3.0,)])),
-    "inputs[0]: expected an end, padded, below 2**63 bytes, got": (ValueError, [A], dict(align_size=2**70)),
     "inputs[1]: expected an end, padded, below": (ValueError, [np.ones(1, np.uint8)] * 4, dict(align_size=2**62)),
     "size_of_dtype: expected a buffer below 2**63 bytes, got 4611686018427387904 of float32":
         (ValueError, [A], dict(align_size=2**62, size_of_dtype=1)),
-    "size_of_dtype: expected a buffer below 2**63 bytes, got 2305843009213693952 of float32":
-        (ValueError, [A], dict(align_size=2**61, size_of_dtype=1)),
     "constant: expected a number of int8, got 128": (ValueError, [BYTES], dict(set_constant=True, constant=128)),
     "alignsize: expected one of scale, dtype, outputs, shapes, copy_data, set_constant, constant, persist_output, "
     "use_align, align_size, align_unit, size_of_dtype": (TypeError, [A], dict(alignsize=3)),
     "chunk: expected one of scale,": (TypeError, [A], dict(chunk=3)),
-    "constant: expected a number in the range of float64":
-        (ValueError, [BYTES], dict(set_constant=True, constant=-(10**5000))),
-    "scale: expected a number in the range of float64": (ValueError, [A], dict(copy_data=True, scale=10**400)),
     "dtype: expected a dtype, since no input has one": (TypeError, [None], dict(shapes=[(3,)])),
     "dtype: expected one of float16,": (TypeError, [A], dict(dtype="complex64")),
     "align_size: expected -1 or an integer of at least 1, got 0": (ValueError, [A], dict(align_size=0)),
     "size_of_dtype: expected -1 or an integer of at least 1, got 2.0": (ValueError, [A], dict(size_of_dtype=2.0)),
     "align_size: expected a multiple of the element's 4 bytes, got 6": (ValueError, [A], dict(align_size=6)),
-    "constant: expected a number of int8, got 200": (ValueError, [BYTES], dict(set_constant=True, constant=200)),
     "constant: expected a number of int8, got 0.5": (ValueError, [BYTES], dict(set_constant=True, constant=0.5)),
-    "constant: expected a number of int8, got nan": (ValueError, [BYTES], dict(set_constant=True, constant=math.nan)),
     "scale: expected a finite float32, got inf": (ValueError, [A], dict(copy_data=True, scale=math.inf)),
     "inputs[0]: expected one of float16, bfloat16, float32, float64 to scale, got int8":
         (TypeError, [BYTES], dict(copy_data=True, scale=2.0))}

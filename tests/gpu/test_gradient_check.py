@@ -6,13 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refopt import cpu, gpu, simt
-from refopt.catalog import ROUTINES
 from refopt.checks.dtypes import SIZES, numpy_dtype
 from refopt.cpu.reduce import tree_sum
 from refopt.gpu.gradient_check import tile_joins
-from refopt.oracle.exact.build import make
-from refopt.oracle.exact.cases import arguments, assert_same
-from refopt.oracle.exact.placed import Placed, PlacedCase
+from refopt.oracle.exact.cases import assert_same
+from refopt.oracle.exact.placed import Placed
 from refopt.oracle.exact.strategies import around, chunk_of, nasty_floats, sizes
 
 
@@ -74,9 +72,9 @@ def test_any_number_of_gradients(machine, count):
 @pytest.mark.parametrize("dtype", SIZES)
 def test_every_element_is_looked_at(machine, dtype):
     """At the ends of tiles and of the tensor, whichever of the values that are not finite it is."""
-    grads = [np.ones(3, np.float32), np.ones(4101, numpy_dtype(dtype))]
+    grads = [np.ones(3, np.float32), np.ones(2053, numpy_dtype(dtype))]
     assert checked(machine, grads)[0]["found_inf"] == [0]
-    for where, value in ((0, np.nan), (4095, np.inf), (4100, -np.inf), (4096, np.nan)):
+    for where, value in ((0, np.nan), (2047, np.inf), (2052, -np.inf), (2048, np.nan)):
         odd = grads[1].copy()
         odd[where] = value
         assert cpu.check_gradients([grads[0], odd]).found_inf == 1
@@ -139,40 +137,18 @@ def test_tile_sums_are_joined_tensor_by_tensor(machine):
 
 
 @pytest.mark.parametrize(("arguments", "error", "message"), [
-    (dict(grads=3), TypeError, "grads: expected a list of arrays, got int"),
     (dict(grads=[np.ones(3, np.int32)]), TypeError, "grads[0]: expected one of .*, got int32"),
-    (dict(grads=[None, np.ones(8, np.float32)[::2]]), ValueError, "grads[1]: expected a dense array"),
     (dict(max_norm=-1.0), ValueError, "max_norm: expected a number of at least 0, got -1.0"),
     (dict(loss_scale=np.ones(2, np.float32)), ValueError, "loss_scale: expected one element, got shape (2,)"),
     (dict(loss_scale=np.ones(1)), TypeError, "loss_scale: expected float32, got float64")])
 def test_refuses(machine, arguments, error, message):
-    def to_device(x):
-        if not isinstance(x, np.ndarray):
-            return x
-        return machine.to_device(x) if x.base is None else machine.to_device(x.base)[::2]
-
     arguments = dict(grads=[np.ones(3, np.float32)]) | arguments
     match = "^check_gradients: " + message.replace("[", r"\[").replace("(", r"\(").replace(")", r"\)")
     with pytest.raises(error, match=match):
         cpu.check_gradients(**arguments)
-    grads = arguments.pop("grads")
-    there = [to_device(g) for g in grads] if isinstance(grads, list) else grads
+    there = {name: machine.to_device(x) if isinstance(x, np.ndarray) else x for name, x in arguments.items()}
     with gpu.use(machine.name), pytest.raises(error, match=match):
-        gpu.gradient_check(there, **{name: to_device(x) for name, x in arguments.items()})
+        gpu.gradient_check(**there | {"grads": [machine.to_device(g) for g in arguments["grads"]]})
 
 
 # Steps that take what a gradient check leaves.
-
-
-@pytest.mark.parametrize(("name", "value", "error", "message"),
-                         [("grad_factor", np.ones(2, np.float32), ValueError, "expected one element, got shape"),
-                          ("grad_factor", np.ones(1, np.float16), TypeError, "expected float32, got float16"),
-                          ("found_inf", np.ones(1, np.int32), TypeError, "expected float32, got int32")])
-def test_steps_refuse(machine, name, value, error, message):
-    case = make(ROUTINES["momentum"], [4])
-    before, placed = case.copy().outcome(), PlacedCase(machine, case)
-    for module, on, array in ((cpu, case, value), (gpu, placed, machine.to_device(value))):
-        positional, named = arguments(case.routine, on.slots)
-        with pytest.raises(error, match=f"^merged_momentum: {name}: {message}"):
-            module.merged_momentum(*positional, **named, **case.steps[0], **{name: array})
-        assert_same(before, on.outcome(), "refused")

@@ -163,7 +163,7 @@ def test_steps_follow_their_stream(executor):
     stream = simt.cuda.stream()
     placed = PlacedCase(executor, make([300, 5]))
     step = placed.plan("carried_norm", stream=stream)
-    with simt.observe(count=()) as log:
+    with simt.observe(watch=True) as log:
         step(**STEP)
         step(**STEP | dict(lr=0.2))
         step.load_state_dict(step.state_dict())

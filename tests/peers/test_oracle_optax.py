@@ -1,6 +1,5 @@
 """`refopt.oracle.check` of optax's optimizers, and of steps of JAX's arrays, on the CPU."""
 
-from typing import Any, NamedTuple
 
 import pytest
 
@@ -15,44 +14,6 @@ optax = pytest.importorskip("optax")
 
 def step_law(routine, make, **options):
     return check(routine, make, laws=["L1"], examples=0, **options)
-
-
-class Held(NamedTuple):
-    held: Any
-
-
-def held_momentum(learning_rate, momentum):
-    """Momentum whose state has a name of its own."""
-
-    def update(grads, state, params=None):
-        held = [momentum * v + g for v, g in zip(state.held, grads, strict=True)]
-        return [-learning_rate * v for v in held], Held(held)
-
-    return optax.GradientTransformation(lambda params: Held([0 * p for p in params]), update)
-
-
-def test_states_of_other_names_are_not_compared():
-    report = step_law("momentum", held_momentum, dtypes=["float32"])
-    assert not report.ok and not report.wrong
-    first = str(report).splitlines()[0]
-    assert "NOT COMPARED: no trace for velocities in its state, which has held: names={'velocities': ...}" in first
-    step_law("momentum", held_momentum, dtypes=["float32"], names={"velocities": "held"}).raise_if_failed()
-
-
-def test_a_chain_of_ones_own():
-    def mine(learning_rate, b1, b2, eps, weight_decay):
-        return optax.chain(optax.scale_by_adam(b1, b2, eps), optax.add_decayed_weights(weight_decay),
-                           optax.scale(-learning_rate))
-
-    report = step_law("adamw", mine, dtypes=["float32"])
-    assert report.ok and {*report.largest["float32"]} == {"params", "moment1", "moment2"}
-    assert report.compared == 19844 and "not returned" not in str(report.notes)
-
-    def decayed_first(learning_rate, b1, b2, eps, weight_decay):
-        return optax.chain(optax.add_decayed_weights(weight_decay), optax.scale_by_adam(b1, b2, eps),
-                           optax.scale(-learning_rate))
-
-    assert step_law("adamw", decayed_first, dtypes=["float32"]).wrong == ["L1"]
 
 
 def test_what_is_not_taken():

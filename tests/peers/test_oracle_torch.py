@@ -56,36 +56,6 @@ def test_fused_adagrad_loses_its_epsilon():
     assert zero and "got nan" in zero[0]
 
 
-class DecayTwice(torch.optim.AdamW):
-    """Decays after the step as well."""
-
-    def step(self, closure=None):
-        super().step(closure)
-        for group in self.param_groups:
-            for p in group["params"]:
-                p.data.mul_(1 - group["lr"] * group["weight_decay"])
-
-
-class NeverCounts(torch.optim.AdamW):
-    def step(self, closure=None):
-        super().step(closure)
-        for state in self.state.values():
-            state["step"] -= 1
-
-
-class MomentsSwapped(torch.optim.AdamW):
-    def step(self, closure=None):
-        super().step(closure)
-        for state in self.state.values():
-            state["exp_avg"], state["exp_avg_sq"] = state["exp_avg_sq"], state["exp_avg"]
-
-
-@pytest.mark.parametrize("wrong", [DecayTwice, NeverCounts, MomentsSwapped])
-def test_wrong_subclasses_fail(wrong):
-    report = check("adamw", wrong, dtypes=["float32"], laws=["L1"], examples=0, diagnose=False)
-    assert report.wrong == ["L1"], report
-
-
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_radam_subtracts_what_is_nearly_equal_in_double(seed):
     """Which the bound has room for, whatever the parameters are."""
@@ -93,15 +63,6 @@ def test_radam_subtracts_what_is_nearly_equal_in_double(seed):
     report = right("radam", torch.optim.RAdam, dtypes=["float32", "float64"], **given)
     assert report.largest["float32"]["params"] < 0.5 and report.largest["float64"]["params"] < 0.6
     report = right("radam", torch.optim.RAdam, dtypes=["float64"], laws=["L1"], betas=(0.9, 0.999), examples=0)
-
-
-def test_an_instance_and_a_function():
-    instance = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))], fused=True)
-    report = right("adamw", instance, laws=["L1"], examples=0)
-    assert report.subject == "torch.optim.AdamW, fused=True"
-    adam = torch.optim.Adam
-    for make in (lambda params, **numbers: adam(params, **numbers), lambda p, lr: adam(p, lr=lr)):
-        check("adam", make, dtypes=["float32"], laws=["L1"], examples=0).raise_if_failed()
 
 
 class Plain(torch.optim.Optimizer):
@@ -160,20 +121,6 @@ def test_a_gpu_that_is_too_old_is_refused(monkeypatch):
         arrays.Torch("cuda")
     about.major = 8
     assert arrays.Torch("cuda").device.type == "cuda"
-
-
-def test_a_step_of_tensors():
-    def momentum(params, grads, velocities, *, lr, mu, found_inf=None):
-        skip = found_inf is not None and bool(torch.any(found_inf != 0))
-        for p, g, v in zip(params, grads, velocities, strict=True):
-            if not skip:
-                v.copy_(mu * v.double() + g.double())
-                p.copy_(p.double() - lr * v.double())
-
-    given = {"dtypes": ["float32"], "laws": ["L1", "L8"]}
-    report = right("momentum", momentum, arrays="torch", **given)
-    assert report.subject.endswith("momentum, arrays='torch'")
-    assert "AttributeError" in str(check("momentum", momentum, **given))
 
 
 class Marked(torch.optim.Optimizer):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from peers.trials import check, right
+from peers.trials import check
 from refopt.oracle.bound import sums
 from refopt.oracle.subjects import subject_of
 from refopt.oracle.trial import Trial
@@ -32,23 +32,6 @@ ROWS = [("sgd", "SGD", UP, [DOWN]),
         ("nadam", "NAdam", DECAY | UP, [NO_DECAY, APART, DOWN]), ("nadam", "NAdam", DECOUPLED, [NO_DECAY, L2]),
         ("radam", "RAdam", DECAY | UP, [NO_DECAY, APART, DOWN]), ("radam", "RAdam", DECOUPLED, [NO_DECAY, L2])]
 ids = [f"{routine}-{'-'.join(options) or 'default'}" for routine, _, options, _ in ROWS]
-
-EXCUSES = ("takes no lr_ratio", "check: dampening: expected 0 with", "Nesterov momentum requires",
-           "check: decay_base: expected a number above 0")
-
-
-@pytest.mark.parametrize(("routine", "name", "options", "foreach", "dtype"), [
-    pytest.param(*row[:3], foreach, dtype, marks=[pytest.mark.slow] * (foreach or dtype == "float64"),
-                 id=f"{id}-{foreach}-{dtype}")
-    for row, id in zip(ROWS, ids, strict=True) for foreach in (False, True) for dtype in ("float32", "float64")
-    if (row[0], dtype) != ("nadam", "float64")])
-def test_right_ones_pass(routine, name, options, foreach, dtype):
-    """In fp32, and, as the next test has it too, in fp64, but for NAdam, whose product is fp32."""
-    kind = getattr(torch.optim, name)
-    report = right(routine, kind, dtypes=[dtype], laws=["L1"], examples=0, foreach=foreach, **options)
-    assert all(item.text.startswith(EXCUSES) for item in report.of("skipped")), report
-    ratios = [ratio for slots in report.largest.values() for ratio in slots.values()]
-    assert 0.02 < max(ratios) <= 1, report
 
 
 @pytest.mark.parametrize(("routine", "name", "options", "others"), ROWS, ids=ids)

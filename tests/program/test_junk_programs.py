@@ -1,7 +1,6 @@
 """Junk in place of each argument of programs, passes, placement, sharding and ranks: refused by name."""
 
 import copy
-import inspect
 import math
 import pickle
 
@@ -349,30 +348,6 @@ def test_widths(name, least):
     for width in (least - 1, 10_001):
         with pytest.raises(ValueError, match=f"^{name}: width: expected an integer from {least} to 10000, got {width}"):
             function(**call | {"width": width})
-
-
-@pytest.mark.parametrize(("function", "expected"), [
-    (grouping.early, dict(memory_size=0, groups_size=3)), (grouping.later, dict(memory_size=-1.0, groups_size=1)),
-    (grouping.fuse_size, dict(limit=32.0)), (grouping.by_count, dict(count=8)),
-    (grouping.ddp, dict(bucket_cap_mb=25.0, first_bucket_mb=1.0)), (passes.fold_averages, dict(exact=True)),
-    (passes.coalesce_gradients, dict(grouping=grouping.later)), (passes.partition, dict(rule="paddle")),
-    (passes.fuse_reduces, dict(limit=32.0)), (passes.fuse_broadcasts, dict(limit=32.0)),
-    (passes.fuse_optimizer, dict(optimizer="all", form="auto", per_buffer=False)),
-    (passes.offload, dict(nbytes=None, ring=3, masters=False)),
-    (passes.shard, dict(rule="paddle", order="program", axis=None)),
-    (passes.shard_elements, dict(limit=32.0, axis=None)),
-    (passes.send_to_owners, dict(strategy="reduce", slice_count=None, min_block_size=8192, receiver="gradient")),
-    (blocks.slice_variable, dict(min_block_size=8192)), (counts.buckets, dict(limit=32.0)),
-    (counts.bucketed_step, dict(gradient=4, limit=32.0, send_limit=16.0, batched=False)),
-    (counts.bucketed_collectives, dict(clip=False, scan=True, gradient=4, limit=32.0, send_limit=16.0)),
-    (placement.simulate, dict(beside=1.0)), (cost.Link, dict(gamma=0.0)), (timeline.text, dict(width=100)),
-    (cost.broadcast, dict(algorithm="tree")), (cost.reduce, dict(algorithm="tree")), (side_by_side, dict(width=120)),
-    (Program.listing, dict(width=100, fold=False)), (recomputed_copy_of, dict(number=0)),
-    (local.run, dict(schedule="forward", seed=0, algorithm="rank_order")),
-])
-def test_what_is_not_given(function, expected):
-    parameters = inspect.signature(function).parameters.values()
-    assert {each.name: each.default for each in parameters if each.default is not each.empty} == expected
 
 
 def test_integers_that_python_does_not_write_out():

@@ -108,18 +108,6 @@ def test_updates_that_share_a_variable(slot, form):
 # Groups.
 
 
-@pytest.mark.clause("N11")
-@pytest.mark.parametrize("backend", ["cpu", "gpu"])
-def test_grouping_bucket_size_and_group_order_change_no_bit(backend):
-    """With sums in rank order; some of the groupings by the kernels, too."""
-    program = cases.adam(cases.PARAMS[:4], world_size=3)
-    expected = cases.outcome(program)
-    groupings = [("by_count", {"count": 2}), ("later", {"memory_size": 0}), ("ddp", {}), ("early", {}),
-                 ("early", {"groups_size": 1}), ("early", {"groups_size": -1}), ("fuse_size", {"limit": 1e-4})]
-    for grouping, flags in groupings if backend == "cpu" else groupings[:3]:
-        assert cases.outcome(cases.everything("auto", grouping, **flags)(program).program, backend=backend) == expected
-
-
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
 @pytest.mark.parametrize("form", ["flat", "merged"])
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -193,28 +181,6 @@ def test_arrays_moved_together_are_noticed():
 
 
 # Powers of beta.
-
-
-@pytest.mark.parametrize("backend", ["cpu", "gpu"])
-@pytest.mark.parametrize("early", [False, True])
-@pytest.mark.parametrize("form", ["flat", "merged"])
-@pytest.mark.parametrize("optimizer", ["adam", "nadam", "radam"])
-def test_no_scalar_goes_stale(backend, early, form, optimizer):
-    """Every tensor's own scalar is advanced in every step, by one multiplication."""
-    if early and optimizer != "adam":
-        return
-    program = step_program(cases.PARAMS[:3], optimizer, early=early, **cases.numbers_of(optimizer))
-    made = passes.fuse_optimizer(program, form=form).program
-    after, expected = cases.outcome(made, 3, backend), cases.outcome(program, 3)
-    for scalar, first in (("beta1_pow_acc", 0.7), ("beta2_pow_acc", 0.8)):
-        for name, _ in cases.PARAMS[:3]:
-            key = f"{name}_{scalar}_0"
-            if key not in expected:
-                continue
-            power = np.float32(first)
-            for _ in range(3):
-                power *= np.float32(first)
-            assert after[key] == expected[key] == power.tobytes(), key
 
 
 def test_scalars_that_differ_are_no_flat_step():

@@ -3,7 +3,7 @@
 from functools import partial
 
 import pytest
-from program_cases import PARAMS, adam, edited, idempotent, numbers_of, same_bits, untouched
+from program_cases import adam, edited, idempotent, same_bits, untouched
 
 from refopt.program import Op, Program, Var, passes, step_program
 
@@ -23,15 +23,10 @@ def changed(program, name, **attrs):
 
 EXAMPLES = {
     "plain": lambda: adam(ALIKE, world_size=2), "early": lambda: adam(ALIKE, world_size=2, early=True),
-    "one rank": lambda: adam(PARAMS[:3], early=True), "sgd": lambda: step_program(ALIKE, "sgd", lr=0.5, world_size=3),
     "lr": lambda: adam(ALIKE, world_size=2, lr=LR),
     "rescale_grad": lambda: changed(adam(ALIKE, world_size=2), "b.w", rescale_grad=0.125),
     "average": lambda: changed(adam(ALIKE, world_size=2), "b.w@GRAD", scale=0.25),
     "power": lambda: changed(adam(ALIKE, early=True), "b.w_beta1_pow_acc_0", scale=0.25),
-    "sparse": lambda: adam(ALIKE, world_size=2, sparse=["a.w"]),
-    "mixed": lambda: adam(ALIKE, world_size=2, config={n: "fp64" if n[0] == "a" else "fp32" for n, _ in ALIKE}),
-    "amp": lambda: adam(ALIKE, config="amp"),
-    "norms": lambda: step_program(ALIKE, "lars_momentum", world_size=2, **numbers_of("lars_momentum")),
     "in use": lambda: in_use(step_program(ALIKE, "sgd", lr=0.5, world_size=2)),
     "twice": lambda: twice(step_program(ALIKE, "sgd", lr=0.5)),
     "copied": lambda: copied(step_program(ALIKE, "sgd", lr=0.5)), "some gated": lambda: gated(adam(ALIKE)),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from program_cases import PARAMS, adam, arrays_of, few, gradients_of, numbers_of, programs, started
 
-from refopt.comm import CommError, local, sums
+from refopt.comm import local, sums
 from refopt.program import Config, Op, Program, Var, passes, placement, step_program
 from refopt.program.passes import on_device
 
@@ -36,14 +36,6 @@ def test_all_reduce_is_the_usual_step(devices, options):
     made = passes.all_reduce_gradients(one, devices)
     assert made.program == many and made.applied == (devices > 1)
     made.program.check()
-
-
-@MADE
-@pytest.mark.parametrize("devices", [1, 2, 3, 4, *(pytest.param(n, marks=pytest.mark.slow) for n in range(5, 9))])
-def test_world_sizes(devices, strategy):
-    """The same bits as the step that is done everywhere, on 1 to 8 ranks."""
-    program = adam(PARAMS, config="amp")
-    cases.same_bits(STRATEGIES[strategy](program, devices).program, program, devices)
 
 
 def laws(made, program, devices, strategy):
@@ -242,21 +234,6 @@ def test_nothing_is_kept_between_builds():
         alone = make(second, 3).program
         make(first, 3)
         assert make(second, 3).program == alone == make(second, 3).program
-
-
-def test_updates_can_be_fused_afterwards():
-    """A rank's updates are of one device, so a pass may take them for one."""
-    program = adam(PARAMS)
-    made = passes.reduce_to_owners(program, 2).program
-
-    def rank(world):
-        mine = passes.fuse_optimizer(on_device(made, world.rank), form="merged").program
-        assert mine.counts()["merged_adam"] == 1
-        bound = cases.started(mine, arrays_of(mine), comm=world, gradients=gradients_of(program, world.rank))
-        bound.step()
-        return {name: bound.read(name).tobytes() for name in cases.written(bound.program)}
-
-    assert local.run(rank, 2) == cases.ends(made, 2, steps=1)
 
 
 # What cannot be placed, or cut.
@@ -492,21 +469,3 @@ def test_nothing_is_allocated_in_a_step():
         return all(bound.arrays[name] is array for name, array in before.items()) and len(before) == len(bound.arrays)
 
     assert local.run(rank, 3) == [True] * 3
-
-
-def test_ranks_with_other_programs_say_so():
-    """Owners that differ are noticed as the program is bound, before anything is sent."""
-    programs = [passes.reduce_to_owners(adam(params), 2).program for params in (PARAMS[:2], PARAMS[:2][::-1])]
-    programs[1] = programs[1].replace(startup=programs[0].startup)
-
-    def rank(world):
-        cases.on_rank(programs[world.rank], world)
-
-    with pytest.raises(CommError, match=r"agree: call 2: rank 0 has main reduce root 0 of a.b@GRAD.*, rank 1 has"):
-        local.run(rank, 2)
-
-
-def test_listing_shows_devices():
-    program = adam(PARAMS[:2])
-    text = cases.everywhere(program, 2).listing() + passes.reduce_to_owners(program, 2).program.listing()
-    assert "@0" in text and "@1" in text

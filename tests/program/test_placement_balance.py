@@ -91,20 +91,6 @@ def test_elements_not_bytes():
     assert answers(2, [["h"], ["d"], ["s"]], sizes_of(vars)) == [0, 1, 1]
 
 
-def test_order_shows():
-    """The same variables in another order are elsewhere, so whoever draws again draws otherwise."""
-    forward, backward = answers(2, [["d"], ["a"], ["b"]]), answers(2, [["b"], ["a"], ["d"]])[::-1]
-    assert forward == [0, 1, 1] and backward == [0, 1, 0]
-    balancer = Balancer(2, SIZES)
-    first = [balancer.place(name) for name in "dab"]
-    assert [balancer.place(name) for name in "bad"] == first[::-1], "a place is kept, whatever the order"
-    assert balancer.loads == (7, 6)
-    assert [balancer.get_appropriate_dev([name]) for name in "dab"] != first
-    copied = copy.copy(balancer)
-    copied.place("e")
-    assert "e" in copied.places and "e" not in balancer.places
-
-
 def test_unknown_names():
     """An error at first; later they count nothing."""
     with pytest.raises(ValueError, match=r"get_appropriate_dev: names\[1\]: expected a name with a size, got 'x'"):

@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from placement_cases import on, waits_of, without_wait
 
 from refopt import gpu
-from refopt.catalog import ROUTINES
 from refopt.checks.dtypes import ITEM_SIZES
-from refopt.comm import local
-from refopt.program import Op, Program, Var, passes, placement, step_program
+from refopt.program import Op, Program, Var, passes, placement
 from refopt.program.placement import cost, overlap, simulate, task_cost
 from refopt.program.placement.schedule import STREAMS
 from refopt.simt import DataRace, observe
@@ -224,16 +222,6 @@ def test_declined(program, reason):
     assert not made.applied and made.program is program and re.search(reason, " ".join(made.reasons))
 
 
-def test_routines():
-    """Every routine that has states, and their bits; one that has none is left."""
-    for name, routine in ROUTINES.items():
-        program = merged(step_program(cases.PARAMS[:3], name, **cases.numbers_of(name)))
-        made = passes.offload(program, nbytes=1)
-        assert made.applied == bool(routine.states)
-        if made.applied:
-            assert ends(gpu.device("executor"), placement.on_streams(made.program)) == expected(program)
-
-
 def on_executor(**sizes):
     return {name: gpu.to_device(np.zeros(size, np.float32)) for name, size in sizes.items()}
 
@@ -280,35 +268,3 @@ def test_costs_of_copies():
     plan = placement.on_streams(passes.offload(cases.adam([("w", (3,))])).program)
     seconds = task_cost(plan, cost.Link(0, 0), cost.Link(100.0, 2.0), rate=4.0)
     assert [seconds(task) for task in plan.tasks if task.stream != "compute"] == [100 + 2 * 24] * 2
-
-
-def test_parts_of_masters_in_the_host_start_from_their_own_elements():
-    """Nobody sends anything."""
-    program = step_program([("w", (4096,))], "sgd", config="amp", world_size=2, lr=0.5).replace(startup=())
-
-    def rank(world):
-        made = passes.offload(passes.shard_elements(program, world.rank, 2).program, masters=True).program
-        arrays = {"w": gpu.to_device(np.arange(4096).astype(np.float16))}
-        grads = {"w@GRAD": gpu.to_device(np.zeros(4096, np.float16))}
-        run = placement.bind_schedule(placement.on_streams(made), arrays, comm=world, gradients=grads)
-        return run.bound.read(f"w_fp32_master_0.shard{world.rank}")[0]
-
-    with gpu.use("executor"):
-        assert local.run(rank, 2) == [0, 2048]
-
-
-def test_masters_in_the_host_start_from_what_rank_0_sends():
-    """Each rank brings other parameters."""
-    program = step_program([("w", (70,))], "sgd", config="amp", world_size=2, lr=0.5)
-    made = passes.offload(program, masters=True).program
-
-    def rank(world):
-        arrays = {"w": gpu.to_device(np.full(70, 1 + world.rank, np.float16))}
-        grads = {"w@GRAD": gpu.to_device(np.zeros(70, np.float16))}
-        run = placement.bind_schedule(placement.on_streams(made), arrays, comm=world, gradients=grads)
-        run.step()
-        return run.bound.read("w_fp32_master_0").tobytes(), run.bound.read("w").tobytes()
-
-    with gpu.use("executor"):
-        found = local.run(rank, 2)
-    assert found == [(np.ones(70, np.float32).tobytes(), np.ones(70, np.float16).tobytes())] * 2

@@ -212,12 +212,6 @@ def test_orders_keep_streams_and_waits(program, devices, make, rank, seed):
                     assert place[first.number] < place[second.number]
 
 
-def test_orders_differ():
-    plan = placement.on_streams(on_device(EXAMPLES["send"](), 0))
-    assert len({tuple(task.number for task in plan.order(seed)) for seed in range(9)}) > 4
-    assert plan.order(3) == plan.order(3)
-
-
 def test_blocks_and_buffers_are_memory():
     """What is sent in blocks has been averaged as a whole; what is summed in a buffer is made view by view."""
     plan = placement.on_streams(on_device(sent(adam([("w", (8, 3))]), 2, min_block_size=12).program, 0))
@@ -229,14 +223,6 @@ def test_blocks_and_buffers_are_memory():
     assert labels == ["begin", "backward", "backward", "backward", "all_reduce", "scale", "sgd", "end"]
     assert [task.op for task in plan.tasks] == [-1, 0, 1, 2, 3, 4, 5, -1]
     assert plan.tasks[4].waits == (3,) and plan.tasks[6].waits == (5,)
-
-
-def test_sums_run_beside_gradients():
-    """No gradient waits for the sum of another: communication has an average and a sum to wait for, compute nothing."""
-    plan = placement.on_streams(passes.all_reduce_gradients(adam(SMALL), 2).program)
-    assert all(not task.waits for task in plan.tasks if plan.label(task).startswith("backward"))
-    gain = overlap(simulate(plan, lambda task: 1.0))
-    assert gain.elapsed < gain.total and gain.hidden > 0
 
 
 def early(device, op=None):

@@ -116,8 +116,7 @@ def test_scatter_add_is_exact():
 
     from refopt.program.gpu.sparse import adder
 
-    for source, target in (("float32", "float32"), ("float16", "float32"),
-                           ("bfloat16", "float32"), ("float32", "float64")):
+    for source, target in (("bfloat16", "float32"), ("float32", "float64")):
         ptx = adder(source, target).ptx((nb.int64,) * 5)
         floating = re.findall(r"\b((?:add|sub|mul|div|fma|mad)\.\S*f(?:16|32|64))", ptx)
         assert set(floating) == {f"add.rn.{target.replace('float', 'f')}"}

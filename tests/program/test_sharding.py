@@ -8,11 +8,11 @@ import pytest
 import sharding_cases as cases
 from hypothesis import given
 from hypothesis import strategies as st
-from program_cases import bound_on, few, idempotent, numbers_of, outcome, read
+from program_cases import few, idempotent, numbers_of
 
 from refopt import cpu, gpu
 from refopt.comm import local
-from refopt.program import amp_program, bind, gradient_of, passes, step_program
+from refopt.program import amp_program, bind, gradient_of, passes
 
 
 def unsharded(program):
@@ -230,15 +230,6 @@ def test_one_rank(machine):
     copies_match(program, got[0])
 
 
-def test_order_of_ranks_does_not_show():
-    """Whichever rank goes on first."""
-    program = cases.step(world_size=4, **cases.FULL)
-    expected = [[cases.bits(state) for state in states] for states in cases.history(cases.shards(program))]
-    for schedule in ("reverse", "random"):
-        got = cases.history(cases.shards(program), schedule=schedule, seed=3)
-        assert [[cases.bits(state) for state in states] for states in got] == expected
-
-
 @pytest.mark.parametrize(("form", "rule", "who", "backend"), [
     ("shards", "paddle", 1, "cpu"), ("casts on every rank", "paddle", 3, "cpu"), ("buckets", "paddle", 3, "gpu"),
     ("batches", "greedy", 0, "cpu"),
@@ -254,27 +245,6 @@ def test_a_skipped_step_is_skipped_by_all(form, rule, who, backend):
     made = cases.FORMS[form](program, rule)
     for k in (0, 1):
         cases.skipped(made, k, odd={(k, who)}, backend=backend)
-
-
-@pytest.mark.parametrize("form", ["shards", "buckets"])
-@pytest.mark.parametrize("config", ["fp32", "amp", "bf16"])
-@pytest.mark.parametrize("options", [dict(), dict(early=True), dict(sparse=["a.w", "d"])], ids=repr)
-@pytest.mark.parametrize("ranks", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 5))])
-def test_shards_of_plain_steps(form, config, options, ranks):
-    """Those of `step_program`: masters, powers that other ops advance, sparse gradients; owners alone have state."""
-    params = [("a.w", (5, 3)), ("a.b", (7,)), ("b.w", (30,)), ("d", (4, 2))]
-    program = step_program(params, "adam", config=config, world_size=ranks, **numbers_of("adam"), **options)
-    expected, owners, made = outcome(program), cases.owners_of(program), cases.FORMS[form](program)
-
-    def rank(world):
-        bound = bound_on(made[world.rank], world)
-        bound.step()
-        bound.step()
-        return read(bound)
-
-    for number, got in enumerate(local.run(rank, ranks)):
-        mine = {name for name in expected if any(name.startswith(f"{p}_") for p in owners if owners[p] == number)}
-        assert got.keys() == {*owners, *mine} and got.items() <= expected.items()
 
 
 # Passes.

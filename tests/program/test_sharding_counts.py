@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from program_cases import few, numbers_of
 
-from refopt.catalog import workloads
 from refopt.comm import local
 from refopt.cpu import layout
 from refopt.program import UNKNOWN, amp_program, counts, passes
@@ -222,22 +221,6 @@ def test_memory_is_saved_above_two_ranks(ranks):
 
 def test_memory_at_one_and_two_ranks():
     assert [counts.saved(300, ranks) for ranks in (1, 2, 3, 4)] == [-600, 0, 200, 300]
-
-
-def test_memory_of_bert_large_in_figures():
-    """On the fullest of 8 ranks, with Adam, bytes for each element: 12 become 5, and 3.5 with copies.
-
-    Without shards, copies make it 14.
-    """
-    sizes = [tensor.elements for tensor in workloads.load("bert-large").tensors]
-    good, owners = [True] * len(sizes), passes.partition(sizes, 8, "greedy")
-
-    def share(**options):
-        kept = (counts.memory(sizes, good, "adam", rank=rank, **options) for rank in range(8))
-        return max(map(counts.total, kept)) / sum(sizes)
-
-    figures = [share(), share(optimize_cast=True), share(owners=owners), share(owners=owners, optimize_cast=True)]
-    assert figures == pytest.approx([4 + 8, 6 + 8, 4 + 8 / 8, 2 + 12 / 8], rel=2e-3)
 
 
 def test_startup_of_one_rank():

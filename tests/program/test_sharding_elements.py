@@ -35,10 +35,10 @@ def plain(*chain, optimizer="adam", ranks=3, **options):
 
 WITH_KERNELS = [
     plain(CUT, MERGED), plain(CUT, MERGED, ranks=4, config="bf16"), plain(CUT, config="amp", early=True),
-    mixed(*FOLDED, CUT, MERGED, accumulate=2), mixed(CUT, ("offload", {})),
-    mixed(*FOLDED, CUT, accumulate=3, reduced="float16", fp32=["c"]),
+    mixed(*FOLDED, CUT, MERGED, accumulate=2),
 ]
-OTHERS = [  # which kernels have no part in
+OTHERS = [  # in which kernels do what they do above
+    mixed(CUT, ("offload", {})), mixed(*FOLDED, CUT, accumulate=3, reduced="float16", fp32=["c"]),
     mixed(*FOLDED, CUT, MERGED, max_norm=None), mixed(CUT, reduced="float16", ranks=2),
     mixed(CUT, MERGED, optimizer={"a.w": "adam", "a.b": "lamb", "b.w": "adam", "c": "adam"}, ranks=2),
     replace(plain(CUT, MERGED, ranks=2), tied=("a.w",), frozen=("a.b",)),

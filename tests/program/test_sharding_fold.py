@@ -2,7 +2,7 @@
 
 import pytest
 from program_cases import adam, edited
-from sharding_cases import PARAMS, bits, history, shards, step
+from sharding_cases import PARAMS, bits, history, step
 
 from refopt.program import Op, Var, counts, passes
 from refopt.program.ops.updates import routine_of
@@ -64,17 +64,6 @@ def read_in_between(program):
 def test_casts_that_stay(edit, reason):
     result = passes.fold_casts(edit(passes.optimize_cast(step(PARAMS[:1])).program))
     assert not result.applied and any(reason in why for why in result.reasons), result.reasons
-
-
-@pytest.mark.clause("N11")
-def test_shards_may_come_last():
-    """Parameters that are masters then are let go by all but their owners, as by shards that come first."""
-    plain = step(PARAMS[:3], world_size=2)
-    folded = passes.fold_casts(passes.optimize_cast(plain).program).program
-    last = [passes.shard(folded, rank, 2).program for rank in range(2)]
-    first = [passes.fold_casts(each).program for each in shards(plain)]
-    for one, other in zip(history(last), history(first), strict=True):
-        assert [bits(state) for state in one] == [bits(state) for state in other]
 
 
 def test_updates_of_buffers_or_with_masters_do_not_cast():

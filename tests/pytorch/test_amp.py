@@ -10,7 +10,7 @@ import pytest
 
 from pytorch.subjects import BUSY, EVERY, LR, MASTERS, all_bits, bits, class_of, each_kind, every_class, theirs, torch
 from pytorch.subjects import ours as module
-from pytorch.trials import held, in_turn, new_gradients, one, pair, parameters, steps
+from pytorch.trials import in_turn, new_gradients, one, pair, parameters, steps
 from refopt.cpu.remainder import split_numbers
 from refopt.torch import merged
 
@@ -126,20 +126,6 @@ def test_unscaled_before_the_step(name):
             torch.nn.utils.clip_grad_norm_(others, 0.5)
             plain.step()
     assert all_bits(params, ours) == all_bits(others, plain)
-
-
-def test_a_scaler_and_two_optimizers():
-    """Of which one overflows: the other takes its step."""
-    params, others = parameters(), parameters(seed=1)
-    first, second = class_of("AdamW")(params, lr=LR), class_of("SGD")(others, lr=LR)
-    scaler = scaler_of()
-    scaled_gradients(scaler, params, 0, overflow=True)
-    scaled_gradients(scaler, others, 0)
-    scaler.step(first)
-    scaler.step(second)
-    scaler.update()
-    assert all_bits(params) == all_bits(parameters())
-    assert all_bits(others) != all_bits(parameters(seed=1)) and scaler.get_scale() == 512
 
 
 def test_a_first_sum_is_not_rounded_to_16_bits():
@@ -408,28 +394,6 @@ def test_masters(name, dtype, masters):
             assert np.asarray(entry["master_param"]).tobytes() == rest.tobytes()
         for key, state in plain.state[q].items():
             assert bits(entry[key]) == bits(state), key
-
-
-@every_class
-@each_kind
-def test_masters_are_within_the_bound(name, dtype, masters):
-    params = parameters(dtype=getattr(torch, dtype))
-    optimizer = class_of(name)(params, lr=LR, masters=masters, **BUSY[name])
-    for step in range(2):
-        new_gradients(params, step)
-        held(optimizer) if step else optimizer.step()
-
-
-@pytest.mark.parametrize("masters", ["fp32", "remainder"])
-def test_masters_keep_small_steps(masters):
-    """Of a size that the parameter's rounding loses."""
-    for kept, expected in ((None, 1.0), (masters, 1 - 64 * 2.0**-12)):
-        p = torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
-        optimizer = class_of("SGD")([p], lr=2.0**-12, masters=kept)
-        for _ in range(64):
-            p.grad = torch.ones_like(p)
-            optimizer.step()
-        assert p.tolist() == [expected] * 3
 
 
 @each_kind

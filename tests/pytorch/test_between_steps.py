@@ -194,18 +194,6 @@ def test_refresh():
         optimizer.refresh()
 
 
-def test_two_optimizers_of_one_model():
-    """Take turns, each with states of its own."""
-    params, others = parameters(SHAPES), parameters(SHAPES)
-    pairs = [(class_of("AdamW")(x[:2], lr=LR), class_of("SGD")(x[2:], lr=LR, momentum=0.875)) for x in (params, others)]
-    for step in range(3):
-        for x, pair in zip((params, others), pairs, strict=True):
-            new_gradients(x, step)
-            for optimizer in pair if x is params else pair[::-1]:
-                optimizer.step()
-    assert all_bits(params) == all_bits(others)
-
-
 def test_a_parameter_of_two_optimizers():
     """Each step takes what the other has left."""
     params = parameters(SHAPES)

@@ -3,7 +3,6 @@
 Gradients are tensors, or views of DDP's buckets; the optimizer has all states, or ZeroRedundancyOptimizer shares them.
 """
 
-import copy
 import functools
 
 import pytest
@@ -71,34 +70,11 @@ def test_two_processes(tmp_path):
         assert bits == alone(name), (name, how)
 
 
-@pytest.fixture
-def one_rank(tmp_path):
-    """A group of this process alone."""
-    with process_group(tmp_path, 0, 1):
-        yield
-
-
 def trained(model, optimizer):
     for step in range(STEPS):
         optimizer.zero_grad()
         loss_of(model, step, 0).backward()
         optimizer.step()
-
-
-def test_state_dictionaries_of_distributed_checkpoints(one_rank):
-    """Which name states by the names of parameters."""
-    checkpoint = pytest.importorskip("torch.distributed.checkpoint.state_dict")
-    model = model_of()
-    optimizer = class_of("AdamW")(model.parameters(), lr=LR)
-    trained(model, optimizer)
-    saved = copy.deepcopy(checkpoint.get_optimizer_state_dict(model, optimizer))
-    assert set(saved["state"]) == {name for name, _ in model.named_parameters()}
-    other = copy.deepcopy(model)
-    loaded = class_of("AdamW")(other.parameters(), lr=0.5)
-    checkpoint.set_optimizer_state_dict(other, loaded, saved)
-    trained(model, optimizer)
-    trained(other, loaded)
-    assert all_bits(list(model.parameters()), optimizer) == all_bits(list(other.parameters()), loaded)
 
 
 def test_steps_inside_of_the_backward_pass():

@@ -65,18 +65,6 @@ def test_there_and_back(name, taken, kinds):
         assert all_bits(others, back) == all_bits(params, stays)
 
 
-@each_of_pytorchs
-def test_pytorch_goes_on_from_here(name):
-    """With a step that is within the bound from what has been saved."""
-    params = parameters()
-    ours = made(class_of, name, params)
-    steps(ours, params, range(3))
-    of_peer = copied(params)
-    peer = made(theirs, name, of_peer)
-    peer.load_state_dict(copy.deepcopy(ours.state_dict()))
-    held_step(peer, of_peer, 3)
-
-
 @every_class
 def test_what_is_saved_is_what_the_next_step_starts_from(name):
     """A load replaces states that a step has been taken with, those of the very same optimizer too."""
@@ -92,19 +80,6 @@ def test_what_is_saved_is_what_the_next_step_starts_from(name):
     optimizer.load_state_dict(saved)
     steps(optimizer, params, range(1, 3))
     assert all_bits(params, optimizer) == first
-
-
-@every_class
-def test_numbers_of_groups_are_loaded(name):
-    """A state dictionary brings rates and decays with it."""
-    params = parameters()
-    optimizer, others = made(class_of, name, params), parameters()
-    optimizer.param_groups[0]["lr"] = 0.5
-    other = class_of(name)(in_groups(others))
-    other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    assert [group["lr"] for group in other.param_groups] == [0.5, 0.25]
-    in_turn(range(2), (params, optimizer), (others, other))
-    assert all_bits(params, optimizer) == all_bits(others, other)
 
 
 @each_of_pytorchs
@@ -137,66 +112,6 @@ def test_a_number_of_steps_that_is_no_tensor(name):
     other.load_state_dict(saved)
     in_turn(range(2, 4), (params, optimizer), (others, other))
     assert all_bits(params) == all_bits(others)
-
-
-@pytest.mark.parametrize("count", [100, 10_000, 2_000_000])
-@pytest.mark.parametrize("name", ["AdamW", "RAdam", "NAdam"])
-def test_late(name, count):
-    """A run goes on after as many steps as runs have, beside PyTorch's."""
-    start = made(theirs, name, parameters())
-    steps(start, [p for group in start.param_groups for p in group["params"]], range(1))
-    saved = copy.deepcopy(start.state_dict())
-    for entry in saved["state"].values():
-        entry["step"].fill_(count)
-    results = []
-    for kind in (class_of, theirs):
-        params = parameters()
-        optimizer = made(kind, name, params)
-        optimizer.load_state_dict(copy.deepcopy(saved))
-        steps(optimizer, params, range(1, 3))
-        assert {int(optimizer.state[p]["step"]) for p in params} == {count + 2}
-        results.append(params)
-    torch.testing.assert_close(*([p.detach() for p in params] for params in results), rtol=2e-6, atol=1e-7)
-
-
-@every_class
-@pytest.mark.parametrize("how", ["in place", "replaced", "cleared"])
-def test_states_that_a_caller_writes(name, how):
-    """What is in ``optimizer.state`` is what the next step takes: tensors written in place, others, or none."""
-    params = parameters()
-    optimizer = made(class_of, name, params)
-    steps(optimizer, params, range(2))
-    if how == "cleared":
-        optimizer.state.clear()
-        if name == "Adagrad":  # which makes its states once
-            for p in params:
-                optimizer.state[p].update(step=torch.tensor(0.0), sum=torch.full_like(p, 0.5))
-    for p in params:
-        for key, x in optimizer.state[p].items() if how != "cleared" else ():
-            written = x + 2 if key == "step" else x * 0.5
-            if how == "in place":
-                x.copy_(written)
-            else:
-                optimizer.state[p][key] = written
-    held_step(optimizer, params, 2)
-
-
-@each_of_pytorchs
-@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
-def test_states_of_another_dtype(name, dtype):
-    """fp32 states that are loaded for parameters of another dtype keep all digits; PyTorch's class narrows them."""
-    params = parameters()
-    saved_from = made(theirs, name, params)
-    steps(saved_from, params, range(2))
-    saved, others, of_peer = saved_from.state_dict(), *(
-        [torch.nn.Parameter(p.detach().to(getattr(torch, dtype))) for p in params] for _ in range(2))
-    ours, peer = made(class_of, name, others), made(theirs, name, of_peer)
-    ours.load_state_dict(copy.deepcopy(saved))
-    peer.load_state_dict(copy.deepcopy(saved))
-    if dtype == "float64":
-        assert all_bits(others, ours) == all_bits(of_peer, peer)
-    else:
-        assert all_bits(others, ours) == (all_bits(others), all_bits(params, saved_from)[1])
 
 
 def test_what_does_not_fit_is_refused():

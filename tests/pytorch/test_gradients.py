@@ -27,15 +27,6 @@ def test_gradients_that_are_none_or_appear_later(name):
 
 
 @every_class
-def test_no_gradient_at_all(name):
-    params, optimizer = one(name)
-    known = all_bits(params)
-    optimizer.step()
-    optimizer.zero_grad()
-    assert all_bits(params) == known
-
-
-@every_class
 def test_several_dtypes_in_one_model(name):
     """Each parameter is stepped as in an optimizer of its own."""
     shapes, dtypes = ((3,), (2, 3), (), (4,), (5,)), ("float32", "float16", "float64", "bfloat16", "float32")

@@ -11,7 +11,7 @@ import pickle
 import pytest
 
 from pytorch.subjects import BUSY, EVERY, LR, all_bits, class_of, drawn, each_of_pytorchs, every_class, theirs, torch
-from pytorch.trials import held_step, in_turn, new_gradients, one, pair, parameters, steps
+from pytorch.trials import held_step, new_gradients, one, pair, parameters, steps
 
 register_optimizer_step_post_hook = pytest.importorskip("torch.optim.optimizer").register_optimizer_step_post_hook
 
@@ -25,33 +25,6 @@ def test_it_is_pytorchs_class(name):
     for own, group in zip(ours.param_groups, peer.param_groups, strict=True):
         assert group.items() <= own.items()
     assert repr(ours).startswith(f"{name} (") and set(repr(peer).splitlines()) <= set(repr(ours).splitlines())
-
-
-@every_class
-def test_numbers_of_groups(name):
-    """Groups have rates, decays and states of their own, and what they do not say is the default."""
-    params = parameters(((2, 3), (4,), (), (5,)))
-    decays = "weight_decay" in class_of(name)(params).defaults
-    groups = [{"params": params[:2]}, {"params": [params[2]], "lr": 0.25} | ({"weight_decay": 0.5} if decays else {}),
-              {"params": iter([params[3]]), "lr": 0.0}]
-    optimizer = class_of(name)(groups, lr=LR, **BUSY[name])
-    for step in range(2):
-        held_step(optimizer, params, step)
-    optimizer.param_groups[0]["lr"] = 0.5  # in place, as loops do
-    optimizer.param_groups[1]["lr"] *= 0.5
-    held_step(optimizer, params, 2)
-
-
-@every_class
-def test_a_tensor_of_the_rate(name):
-    """Which is read at each step."""
-    params, others = parameters(), parameters()
-    ours, same = (class_of(name)(x, lr=lr, **BUSY[name]) for x, lr in ((params, torch.tensor(LR)), (others, LR)))
-    in_turn(range(1), (params, ours), (others, same))
-    ours.param_groups[0]["lr"].fill_(0.25)
-    same.param_groups[0]["lr"] = 0.25
-    in_turn(range(1, 3), (params, ours), (others, same))
-    assert all_bits(params) == all_bits(others)
 
 
 @every_class
@@ -167,17 +140,6 @@ def test_a_hook_that_scales_gradients():
         ours.step()
         plain.step()
     assert all_bits(params, ours) == all_bits(others, plain)
-
-
-def test_hooks_of_all_optimizers():
-    seen = []
-    hook = register_optimizer_step_post_hook(lambda *args: seen.append(args[0]))
-    params, optimizer = one("SGD")
-    try:
-        steps(optimizer, params, range(2))
-    finally:
-        hook.remove()
-    assert seen == [optimizer] * 2
 
 
 @every_class

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from pytorch.subjects import BUSY, LR, OWN, all_bits, class_of, each_of_pytorchs, every_class, ours, theirs, torch
+from pytorch.subjects import BUSY, LR, all_bits, class_of, each_of_pytorchs, every_class, ours, theirs, torch
 from pytorch.trials import held_step, in_turn, new_gradients, one, pair, parameters, steps
 from refopt import simt
 from refopt.torch import groups
@@ -54,17 +54,6 @@ def test_a_refused_step(name, wrong, taken):
 
 
 @each_of_pytorchs
-def test_a_refused_group(name):
-    """Is not added, and the optimizer goes on."""
-    params, optimizer = one(name)
-    good, bad = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2, dtype=torch.complex64))
-    with pytest.raises(TypeError, match=rf"{name}: param_groups\[1\]\['params'\]\[1\]: .*complex"):
-        optimizer.add_param_group({"params": [good, bad]})
-    assert len(optimizer.param_groups) == 1
-    held_step(optimizer, params, 0)
-
-
-@each_of_pytorchs
 @pytest.mark.parametrize(("name_of", "value"), [("max_norm", 0.5), ("max_norm", None)])
 def test_what_is_of_all_groups_is_no_option_of_one(name, name_of, value):
     """PyTorch takes any key in a group, so that one would be in vain without a word."""
@@ -93,22 +82,6 @@ def test_what_is_of_all_groups_is_no_option_of_one(name, name_of, value):
 def test_wrong_options_of_own_classes(name, options, message):
     with pytest.raises((TypeError, ValueError), match=f"{name}: {message}: expected"):
         class_of(name)(parameters(), **options)
-
-
-def test_defaults_of_own_classes():
-    assert {name: {k: x for k, x in class_of(name)(parameters()).defaults.items()} for name in OWN} == {
-        "LARS": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.0005, "trust_coefficient": 0.001, "eps": 0.0},
-        "LAMB": {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-6, "weight_decay": 0.01, "always_adapt": False},
-        "Lion": {"lr": 1e-4, "betas": (0.9, 0.99), "weight_decay": 0.0},
-        "NovoGrad": {"lr": 1e-3, "betas": (0.95, 0.98), "eps": 1e-8, "weight_decay": 0.0, "grad_averaging": False}}
-
-
-@pytest.mark.parametrize("dtype", [torch.int32, torch.bool, torch.complex64, torch.float8_e4m3fn])
-def test_dtypes_that_have_no_kernel(dtype):
-    params = torch.ones(2), torch.ones(3).to(dtype)
-    for given, name in ((params, ""), (zip("ab", params, strict=True), r" \(b\)")):
-        with pytest.raises(TypeError, match=rf"SGD: param_groups\[0\]\['params'\]\[1\]{name}: expected"):
-            class_of("SGD")(given, lr=LR)
 
 
 @pytest.mark.filterwarnings("ignore:optimizer contains a parameter group with duplicate parameters")
@@ -232,17 +205,6 @@ def test_data_that_are_fewer():
     p.grad = torch.ones(2)
     optimizer.step()
     assert p.tolist() == [0, 0] and whole.tolist() == [0, 0, 0.5, 0.5, 0.5, 0.5]
-
-
-def test_data_of_another_dtype():
-    """As after ``model.half()``, of an optimizer without states."""
-    p = torch.nn.Parameter(torch.ones(3))
-    optimizer = class_of("SGD")([p], lr=0.5)
-    for dtype, left in ((torch.float32, 0.5), (torch.float64, 0.0), (torch.float16, -0.5)):
-        p.grad, p.data = None, p.data.to(dtype)
-        p.grad = torch.ones(3, dtype=dtype)
-        optimizer.step()
-        assert p.tolist() == [left] * 3 and p.dtype == dtype
 
 
 def test_a_momentum_that_is_none():

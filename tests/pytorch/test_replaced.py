@@ -134,18 +134,6 @@ def test_a_parameter_that_is_replaced(family, replaced, look):
         assert replaced in OTHER_DTYPE
 
 
-@pytest.mark.parametrize("look", LOOKS)
-@pytest.mark.parametrize("family", ["Lion", "NovoGrad", "Muon"])
-def test_values_that_are_replaced_are_those_that_are_written(family, look):
-    """The bits are those of a run in which the same values are written in place."""
-    found = []
-    for replace in (lambda p: put(p, p.data * 2), lambda p: p.data.mul_(2)):
-        params = parameters(SHAPES)
-        assert outcome(made(class_of, family, params), params, replace, LOOKS[look]) is None
-        found.append(all_bits(params))
-    assert found[0] == found[1]
-
-
 @pytest.mark.parametrize("look", ["nothing", "state_dict", "a hook"])
 @each_kind
 def test_masters_follow_a_parameter_that_is_replaced(dtype, masters, look):

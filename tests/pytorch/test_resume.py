@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from pytorch.subjects import BUSY, LR, all_bits, class_of, each_kind, every_class, theirs, torch
+from pytorch.subjects import BUSY, LR, all_bits, class_of, each_kind, every_class, torch
 from pytorch.trials import parameters
 
 STEPS, STOP = 6, 3
@@ -84,19 +84,6 @@ def test_it_goes_on_in_mixed_precision(name, dtype, masters, tmp_path):
     whole, second = resumed(lambda groups: class_of(name)(groups, lr=LR, masters=masters, max_norm=0.5),
                             tmp_path / "run.pt", dtype=getattr(torch, dtype), scaled=True)
     assert whole == second
-
-
-@pytest.mark.parametrize("name", ["SGD", "AdamW", "RAdam"])
-def test_pytorchs_run_goes_on_here(name, tmp_path):
-    """A checkpoint of PyTorch's class is loaded as one's own: both end near each other."""
-    peer = Run(lambda groups: theirs(name)(groups, lr=LR))
-    peer.train(STOP)
-    peer.save(tmp_path / "run.pt")
-    ours = Run(lambda groups: class_of(name)(groups, lr=LR)).load(tmp_path / "run.pt")
-    assert ours.bits() == peer.bits()
-    torch.testing.assert_close(ours.train(STEPS - STOP), peer.train(STEPS - STOP), rtol=1e-4, atol=1e-6)
-    for p, q in zip(ours.model.parameters(), peer.model.parameters(), strict=True):
-        torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5)
 
 
 def test_a_run_trains():

@@ -4,8 +4,8 @@ import warnings
 
 import pytest
 
-from pytorch.subjects import LR, all_bits, class_of, each_of_pytorchs, theirs, torch
-from pytorch.trials import held, held_step, new_gradients, one, parameters
+from pytorch.subjects import LR, all_bits, class_of, theirs, torch
+from pytorch.trials import held, new_gradients, parameters
 
 lr_scheduler = torch.optim.lr_scheduler
 STEPS = 6
@@ -79,32 +79,3 @@ def test_a_scheduler(scheduler, name, given, tensor):
     assert len({group["lr"] for groups in ours for group in groups}) > 2 or scheduler == "ConstantLR"
     given["lr"] = torch.tensor(LR) if tensor else LR
     assert ours == driven(theirs, name, SCHEDULERS[scheduler], given)[0]
-
-
-@each_of_pytorchs
-def test_pytorchs_own_choice_of_schedulers(name):
-    """Those that PyTorch's tests combine with the class."""
-    db = pytest.importorskip("torch.testing._internal.common_optimizers", exc_type=ImportError)
-    info = next(info for info in db.optim_db if info.name == name)
-    for makers in info.scheduler_inputs:
-        params, optimizer = one(name, ((3,),))
-        made = [make(optimizer) for make in makers]
-        for step in range(3):
-            held_step(optimizer, params, step)
-            for scheduler in made:
-                advance(scheduler, step)
-
-
-def test_averaged_weights():
-    """``swa_utils.AveragedModel`` beside it sees parameters after each step."""
-    model = torch.nn.Linear(3, 2)
-    optimizer, average = class_of("SGD")(model.parameters(), lr=LR), torch.optim.swa_utils.AveragedModel(model)
-    total = [torch.zeros_like(p) for p in model.parameters()]
-    for step in range(3):
-        new_gradients(list(model.parameters()), step)
-        optimizer.step()
-        average.update_parameters(model)
-        for sum_, p in zip(total, model.parameters(), strict=True):
-            sum_ += p.detach()
-    for sum_, p in zip(total, average.parameters(), strict=True):
-        torch.testing.assert_close(sum_ / 3, p.detach())

@@ -86,19 +86,6 @@ def test_a_write_that_a_checkpoint_is_saved_after(dtype, masters):
     assert all_bits(params, optimizer) == all_bits(others, other)
 
 
-@each_kind
-def test_masters_that_are_loaded_are_copies(dtype, masters):
-    """Of those in the dictionary, which another optimizer may still have."""
-    _, params, optimizer = made(dtype, masters)
-    saved = optimizer.state_dict()
-    kept = copy.deepcopy(saved["state"])
-    others = [torch.nn.Parameter(p.detach().clone()) for p in params]
-    other = class_of("AdamW")(others, lr=LR, masters=masters)
-    other.load_state_dict(saved)
-    steps(other, others, [2])
-    assert all(torch.equal(saved["state"][i][key], x) for i, of in kept.items() for key, x in of.items())
-
-
 def test_a_state_of_another_optimizer_is_copied():
     (params, optimizer), (others, other) = one("AdamW"), one("AdamW")
     for each, x in ((optimizer, params), (other, others)):

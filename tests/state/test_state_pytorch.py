@@ -7,7 +7,7 @@ conversions round once where they round at all, which is less than a step of PyT
 import numpy as np
 import pytest
 
-from refopt import cpu, gpu, state
+from refopt import cpu, state
 from refopt.catalog import ROUTINES
 from refopt.checks.dtypes import numpy_dtype
 from refopt.oracle.exact.build import make
@@ -362,7 +362,7 @@ def real(request, peer):
 ROWS = ["sgd", "momentum", "nesterov", "adam", "amsgrad", "adamw", "adagrad", "rmsprop", "centered", "adadelta",
         "adamax", "nadam", "radam"]
 rows = pytest.mark.parametrize("name", ROWS)
-stops = pytest.mark.parametrize("taken", [0, 1, 5, 9])
+stops = pytest.mark.parametrize("taken", [0, 1, 6])
 
 
 def start(peer, row, real):
@@ -420,32 +420,6 @@ def test_to_pytorch(peer, real, name, taken):
         assert {name: x.tolist() for name, x in entry.items()} == {n: x.tolist() for n, x in again["state"][i].items()}
     theirs.run(all_grads[taken:])
     assert peer.inside(name, real, peer.joined(theirs.values()))
-
-
-def test_a_plan_takes_over(peer, executor):
-    """A plan goes on where PyTorch stopped; groups become numbers per tensor, and AMSGrad is one tensor's."""
-    torch, rng = peer.torch, np.random.default_rng(1)
-    values = [rng.random(shape, np.float32) for shape in ((3,), (4, 2))]
-    params = [torch.nn.Parameter(torch.from_numpy(x.copy())) for x in values]
-    groups = [{"params": params[:1], "lr": 0.25, "amsgrad": True}, {"params": params[1:], "weight_decay": 0.5}]
-    optimizer = torch.optim.AdamW(groups, lr=0.125, betas=(0.5, 0.75), eps=2**-10, weight_decay=0.25)
-    grads = [rng.random(x.shape, np.float32) for x in values]
-    for p, g in zip(params, grads, strict=True):
-        p.grad = torch.from_numpy(g.copy())
-    optimizer.step()
-    optimizer.step()
-    saved = state.from_torch("adamw", optimizer.state_dict(), params)
-    assert saved["hypers"]["lr"] == [0.25, 0.125] and saved["hypers"]["coeff"] == [0.25, 0.5]
-    before = [p.detach().numpy().copy() for p in params]
-    put = [[executor.to_device(x) for x in xs] for xs in (before, grads, *([np.full_like(x, 9) for x in grads],) * 2)]
-    powers = [[executor.to_device(np.zeros(1, np.float32)) for _ in params] for _ in range(2)]
-    plan = gpu.plan("adamw", *put, *powers, moment2_max=[executor.to_device(np.zeros(3, np.float32)), None])
-    plan.load_state_dict(saved)
-    plan()
-    optimizer.step()
-    for ours, theirs in zip(put[0], params, strict=True):
-        theirs = theirs.detach().numpy()
-        assert (abs(ours.copy_to_host() - theirs) <= 8 * np.finfo(np.float32).eps * abs(theirs)).all()
 
 
 def test_bfloat16(peer):

@@ -12,10 +12,6 @@ from refopt.state.saved import check_values
 from state.cases import GONE, array, changed, refusals, refused
 
 
-class Doubled(np.ndarray):
-    """Another meaning for the elements."""
-
-
 def adam():
     return make(ROUTINES["adam"], [3, 2], optional=("moment2_max",))
 
@@ -48,18 +44,10 @@ LOAD = {TypeError: [
     ("slots.moment2_max", GONE, "master_params, got none of moment2_max"),
     ("slots.moment3", [None] * 2, "slots: expected no more than moment1, moment2,"),
     ("slots.moment1", None, f"moment1: {LIST}, got NoneType"),
-    ("slots.moment2_max", None, f"moment2_max: {LIST}, got NoneType"),
-    ("slots.moment1", array([[0] * 3] * 2), f"moment1: {LIST}, got ndarray"),
-    ("slots.moment1", "ab", f"moment1: {LIST}, got str"),
     ("slots.moment2.1", None, "moment2[1]: expected an array, got None"),
     ("slots.moment1.0", [0.0] * 3, f"moment1[0]: {OWN}, got list"),
-    ("slots.beta1_pow.0", 0.5, f"beta1_pow[0]: {OWN}, got float"),
-    ("slots.moment1.0", array([[0] * 3]).view(np.matrix), f"moment1[0]: {OWN}, got matrix"),
     ("slots.moment1.0", np.ma.array([0, 1, 2], "f4", mask=[0, 1, 0]), f"moment1[0]: {OWN}, got MaskedArray"),
-    ("slots.moment2.0", array([0] * 3).view(Doubled), f"{OWN}, got Doubled"),
     ("slots.moment1.0", array([1, 2, 3], "i4"), f"moment1[0]: {FOUR}, got int32"),
-    ("slots.moment1.0", np.array([1, 2, None]), f"moment1[0]: {FOUR}, got object"),
-    ("slots.moment1.0", array([1j] * 3, "c8"), "got complex64"),
     ("slots.moment1.0", array([1] * 3, "u2"), f"{FOUR}, got uint16"),
     ("slots.master_params.0", array([1] * 3, "u1"), f"{FOUR}, uint16, got uint8"),
     ("slots.beta1_pow.0", array([0.5], "f2"), "beta1_pow[0]: expected one of float32, float64, got float16"),
@@ -76,14 +64,10 @@ LOAD = {TypeError: [
     ("slots.moment2_max.0", None, "moment2_max[0]: expected float32 of shape (3,), got None"),
     ("slots.master_params.1", array([0, 0]), "master_params[1]: expected None, got float32 of shape (2,)"),
     ("slots.moment1.1", array([0]), "moment1[1]: expected float32 of shape (2,), got float32 of shape (1,)"),
-    ("slots.moment1.0", array([0] * 3, "f8"), "moment1[0]: expected float32 of shape (3,), got float64 of shape (3,)"),
-    ("slots.beta2_pow.1", array([1], "f8"), "beta2_pow[1]: expected float32 of shape (1,), got float64 of shape (1,)"),
     ("slots.beta2_pow.1", array([1, 1]), "beta2_pow[1]: expected one element, got shape (2,)"),
-    ("slots.beta1_pow.1", array([]), "beta1_pow[1]: expected one element, got shape (0,)"),
     ("slots.moment2.0", array([0, -1e-30, -2]), "moment2[0]: expected no value below 0, got -1.0000000031710769e-30 at "
      "(1,)"),
     ("slots.moment2_max.1", array([0, -np.inf]), "moment2_max[1]: expected no value below 0, got -inf at (1,)"),
-    ("slots.beta1_pow.0", array([2]), f"beta1_pow[0]: {LENGTH}, got 2.0"),
     ("slots.beta2_pow.1", array([1]), f"beta2_pow[1]: {LENGTH}, got 1.0"),
     ("slots.beta1_pow.0", array([-0.5]), f"beta1_pow[0]: {LENGTH}, got -0.5"),
     ("slots.beta2_pow.0", array([np.nan]), f"beta2_pow[0]: {LENGTH}, got nan")]}
@@ -105,9 +89,7 @@ TARGETS = {TypeError: [
     (lambda s: None, "slots: expected a dictionary, got NoneType"),
     (lambda s: s | {"master_param": s["master_params"]}, "slots: expected no more than params, grads,"),
     (lambda s: s | {"moment1": None}, "moment1: expected a list of arrays, got NoneType"),
-    (lambda s: s | {"params": None}, "params: expected a list of arrays, got NoneType"),
     (lambda s: s | {"moment1": [None, s["moment1"][1]]}, "moment1[0]: expected an array"),
-    (lambda s: s | {"params": [None, s["params"][1]]}, "params[0]: expected an array"),
     (lambda s: s | {"moment1": [3, s["moment1"][1]]}, "moment1[0]: expected a NumPy"),
     (lambda s: s | {"moment1": [x.astype(">f4") for x in s["moment1"]]}, "expected native byte order, got >f4"),
 ], ValueError: [
