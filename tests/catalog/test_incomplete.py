@@ -25,14 +25,10 @@ ROWS = {"slots: expected params and grads first, got grads, params, master_param
         "slots: expected optional master_params last, got params, grads": {"slots": SLOTS[:2]},
         "slots: expected optional master_params last, got params, grads, master_params":
             {"slots": (*SLOTS[:2], SLOTS[2]._replace(optional=False))},
-        "slots: expected optional master_params last, got params, grads, moment":
-            {"slots": (*SLOTS[:2], Slot("moment", optional=True))},
         "slots: expected all but grads to be written, got master_params, params":
             {"slots": (*SLOTS[:2], Slot("moment", written=False), SLOTS[2])},
         "expected each name for only one slot, number or choice, got params, grads, moment, moment, master_params, ":
             {"slots": (*SLOTS[:2], Slot("moment", written=True), Slot("moment", written=True), SLOTS[2])},
-        "slots: power: initial: expected a number or a hyperparameter, got none":
-            {"slots": (*SLOTS[:2], Slot("power", written=True, scalar=True), SLOTS[2])},
         "slots: power: initial: expected a number or a hyperparameter, got 'beta1'":
             {"slots": (*SLOTS[:2], Slot("power", written=True, scalar=True, initial="beta1"), SLOTS[2])},
         "slots: moment: initial: expected none, since it is not a scalar, got 0.0":

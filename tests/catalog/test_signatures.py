@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from refopt import cpu, gpu
-from refopt.catalog import KNOWN, ROUTINES
+from refopt.catalog import ROUTINES
 from refopt.oracle.exact.build import make, step_of
 from refopt.oracle.exact.cases import arguments
 
@@ -38,25 +38,6 @@ def test_every_function_says_what_it_is(routine):
     for name in (routine.merged_name, routine.name):
         assert getattr(cpu, name).__doc__ and f"`refopt.cpu.{name}`" in getattr(gpu, name).__doc__
         assert all(form in getattr(gpu, name).__doc__ for form in routine.forms)
-
-
-ADAMS = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.0}
-DEFAULTS = {  # of the sources that the catalogue names
-    "sgd": {"l2_decay": 0.0}, "adagrad": {"epsilon": 1e-6, "weight_decay": 0.0},
-    "lion": {"beta1": 0.9, "beta2": 0.99, "coeff": 0.0}, "momentum": {"l2_decay": 0.0, "dampening": 0.0},
-    "adadelta": {"lr": 1.0, "rho": 0.95, "epsilon": 1e-6, "weight_decay": 0.0},
-    "rmsprop": {"rho": 0.95, "mu": 0.0, "epsilon": 1e-6, "weight_decay": 0.0}, "adamax": ADAMS, "adam": ADAMS,
-    "adamw": {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "coeff": 0.01, "lr_ratio": 1.0},
-    "nadam": ADAMS | {"decay_base": 0.96**0.004}, "radam": ADAMS,
-    "lars_momentum": {"lars_coeff": 0.001, "lars_weight_decay": 0.0005, "epsilon": 0.0},
-    "novograd": ADAMS | {"beta1": 0.95, "beta2": 0.98}, "lamb": ADAMS | {"epsilon": 1e-6, "weight_decay": 0.01},
-    "muon": {"mu": 0.95, "weight_decay": 0.1, "epsilon": 1e-7, "iterations": 5.0}}
-
-
-@pytest.mark.parametrize("row", KNOWN.values(), ids=lambda row: row.name)
-def test_numbers_have_the_defaults_of_their_sources(row):
-    given = {hyper.name: hyper.default for hyper in row.hypers if hyper.default is not None}
-    assert given == DEFAULTS[row.name] | {"rescale_grad": 1.0} | ({"seed": 0} if "seed" in given else {})
 
 
 @routines

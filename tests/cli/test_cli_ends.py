@@ -156,19 +156,7 @@ def test_a_report_takes_the_place_of_an_old_one(tmp_path):
     os.close(write)
     with open(read) as file:
         assert json.loads(file.read())["ok"]
-    with open(tmp_path / "open.json", "w+") as file:
-        assert cli.main([*ALONE, "--json", f"/dev/fd/{file.fileno()}"]) == 0
-        assert json.loads(file.read())["ok"]
     assert cli.main([*ALONE, "--json", os.devnull]) == 0 and not Path(os.devnull).is_file()
-
-
-@pytest.mark.parametrize("args", first_of([], ["--json", "-"]))
-def test_output_to_a_full_device(args):
-    if not FULL.exists():
-        pytest.skip("there is no /dev/full")
-    with FULL.open("w") as full:
-        done = run(*ALONE, *args, stdout=full, capture_output=False, stderr=subprocess.PIPE)
-    assert one_line(done, 2) == "refopt: standard output: No space left on device\n"
 
 
 @pytest.mark.parametrize("args", first_of(QUICK, [*QUICK, "--json", "-"], ["verify", "--help"], ["--version"]))
@@ -179,13 +167,6 @@ def test_a_closed_pipe(args):
     done = run(*args, stdout=write, capture_output=False, stderr=subprocess.PIPE)
     os.close(write)
     assert (done.returncode, done.stderr) == (141, "")
-
-
-@pytest.mark.parametrize("closed", first_of(">&- 2>&-", ">&-", "2>&-"))
-def test_closed_streams(closed):
-    command = f"{' '.join([*COMMAND, *QUICK])} {closed}"
-    done = subprocess.run(["bash", "-c", command], env=env(), capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0 and "Traceback" not in done.stderr
 
 
 def processes_of(group):

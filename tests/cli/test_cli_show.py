@@ -31,14 +31,11 @@ def test_the_files_are_printed(capsys):
 LAUNCHES = {
     ("adamw",): ["before the first step: fetch_scalars[2, 128]", "in a step: merged_adamw[25021, 64]",
                  "after a step that a graph replays: settle_scalars[2, 128]"],
-    ("adamw", "--form", "separate"): ["in a step: 161 times merged_adamw[1 to 2304, 64]"],
     ("muon",): ["Launches for the matrices of resnet50, as", "5 times products_square_symmetric[869, 128]",
                 "merged_muon_update[24928, 64]"],
     ("muon", "--hopper"): [
         "merged_muon, form merged, on Hopper", "5 times warpgroup_products_symmetric_added[132, 320, 0, 229472]",
         "its dynamic shared memory in bytes."],
-    ("sgd",): ["as kernel[blocks, threads]: in a step: merged_sgd[25021, 64] Below"],
-    ("lars_momentum",): ["merged_lars_momentum_norms[3223, 128], merged_lars_momentum_update[25784, 64] whose"],
     ("lars_momentum", "--form", "carried_norm"): [
         "after refresh(): merged_lars_momentum_norms[3223, 128], merged_lars_update_and_norm[12892, 64]",
         "in a step: merged_lars_grad_norm[3223, 128], merged_lars_update_and_norm[12892, 64]"],

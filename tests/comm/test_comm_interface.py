@@ -26,16 +26,6 @@ def test_a_batch_runs_at_its_end_and_its_sends_all_at_once():
     assert local.run(rank, 2) == [(empty, 11, 2), (empty, 10, 2)]
 
 
-def test_a_batch_of_no_calls_waits_for_nobody():
-    def rank(world):
-        if world.rank == 0:
-            with world.batch():
-                pass
-        return world.rank
-
-    assert local.run(rank, 2) == [0, 1]
-
-
 def test_send_to_itself():
     def rank(world):
         x, y = np.ones(2, np.float32), np.zeros(2, np.float32)
@@ -104,6 +94,9 @@ def test_what_calls_of_a_batch_may_share(schedule):
 def test_a_batch_that_raises_makes_no_call():
     def rank(world):
         x = np.ones(2, np.float32)
+        if world.rank == 0:
+            with world.batch():
+                pass  # one of no calls waits for nobody
         with pytest.raises(KeyError), world.batch():
             world.all_reduce(x)
             raise KeyError
@@ -155,7 +148,8 @@ def test_counts():
 def test_bytes_of_all_ranks():
     """Of any length, in rank order; what is none is refused before the others wait for it."""
     brought = [b"a" * rank for rank in range(3)]
-    assert local.run(lambda world: world.gather_bytes(brought[world.rank]), 3) == [brought] * 3
+    found = local.run(lambda world: world.gather_bytes(brought[world.rank]), 3)
+    assert found == [brought] * 3 and found[0] is not found[1], "each rank has a list of its own"
     with pytest.raises(TypeError, match="gather_bytes: data: expected bytes, got 'a'"):
         local.run(lambda world: world.gather_bytes("a"), 2)
 
@@ -195,15 +189,6 @@ def test_agreement_on_values():
         local.run(lambda world: world.agree([], ["a"]), 1)
 
 
-def test_ranks_that_disagree_can_go_on():
-    def rank(world):
-        with pytest.raises(CommError):
-            world.agree([str(world.rank)])
-        world.barrier()
-
-    local.run(rank, 3)
-
-
 def read_only(count):
     x = array(count)
     x.flags.writeable = False
@@ -214,12 +199,9 @@ BAD = [(lambda w: w.all_reduce([1.0]), TypeError,
         "all_reduce: array: expected a NumPy array or an array of the executor, got builtins.list"),
        (lambda w: w.all_reduce(array(3, np.int16)), TypeError,
         "all_reduce: array: expected one of float16, .*, uint64, got int16"),
-       (lambda w: w.all_reduce(array(3, bool)), TypeError, "all_reduce: array: expected one of float16, .*, got bool"),
        (lambda w: w.all_reduce(array(3, ">f4")), TypeError, "all_reduce: array: expected native byte order, got >f4"),
        (lambda w: w.all_reduce(array(6)[::2]), ValueError,
         r"all_reduce: array: expected a C-contiguous array, got strides \(8,\) for \(3,\)"),
-       (lambda w: w.reduce(array(6).reshape(2, 3).T, 0), ValueError,
-        r"reduce: array: expected a C-contiguous array, got strides \(4, 12\) for \(3, 2\)"),
        (lambda w: w.all_reduce(read_only(3)), ValueError,
         "all_reduce: array: expected a writable array, got a read-only one"),
        (lambda w: w.reduce(read_only(3), 0), ValueError, "reduce: array: expected a writable array"),
@@ -242,12 +224,9 @@ BAD = [(lambda w: w.all_reduce([1.0]), TypeError,
         "all_gather: source: expected no overlap, or in place, at byte 0 of target, got an overlap from byte 8"),
        (lambda w: (lambda x: w.reduce_scatter(x[:4], x[3:5]))(array(5)), ValueError,
         "reduce_scatter: target: expected no overlap, or in place, at byte 0 of source, got an overlap from byte 12"),
-       (lambda w: (lambda x: w.all_gather(x[:2], x[1:]))(array(5)), ValueError,
-        "all_gather: source: expected no overlap, or in place, at byte 0 of target, got an overlap from byte -4"),
        (lambda w: w.group([]), TypeError, r"group: ranks: expected a list of at least one rank, got \[\]"),
        (lambda w: w.group([0, 2]), ValueError, r"group: ranks\[1\]: expected a rank from 0 to 1, got 2"),
-       (lambda w: w.group([0, 1, 0]), ValueError, r"group: ranks\[2\]: expected each rank once, got 0 again"),
-       (lambda w: w.group([0, 0]), ValueError, r"group: ranks\[1\]: expected each rank once, got 0 again")]
+       (lambda w: w.group([0, 1, 0]), ValueError, r"group: ranks\[2\]: expected each rank once, got 0 again")]
 
 
 @pytest.mark.parametrize(("call", "kind", "message"), BAD)
@@ -274,11 +253,6 @@ def test_read_only_arrays_may_be_read():
         (world.send if world.rank else world.recv)(read_only(3) if world.rank else array(3), 1 - world.rank)
 
     local.run(rank, 2)
-
-
-def test_more_ranks_than_there_can_be():
-    with pytest.raises(ValueError, match=r"local\.run: size: expected an integer from 1 to 1048576, got 1048577$"):
-        local.run(print, 2**20 + 1)
 
 
 # Calls that are prepared.
@@ -325,23 +299,3 @@ def test_a_call_is_refused_as_it_is_prepared():
             call()
 
     local.run(rank, 1)
-
-
-def test_the_place_of_a_part_is_that_of_its_rank():
-    def rank(world):
-        x, place = array(6), f"at byte {12 * world.rank} of target, got an overlap from byte 4"
-        with pytest.raises(ValueError, match=f"or in place, {place}"):
-            world.all_gather(x[1:4], x)
-
-    local.run(rank, 2)
-
-
-def test_arrays_side_by_side_do_not_overlap():
-    def rank(world):
-        x = np.full(8, world.rank, np.float32)
-        for part in (x[:2], x[6:]):
-            world.all_gather(part, x[2:6])
-            world.reduce_scatter(x[2:6], part)
-        return x.tolist()
-
-    assert local.run(rank, 2) == [[n, n, 0, 0, 1, 1, n, n] for n in (0, 2)]

@@ -45,14 +45,6 @@ def test_schedules_are_other_orders_and_repeatable():
         order("backward")
 
 
-def test_results_are_in_rank_order_and_arguments_reach_all():
-    def rank(world, word, number):
-        world.barrier()
-        return world.rank, world.size, word * number
-
-    assert local.run(rank, 3, "ab", 2, schedule="reverse") == [(r, 3, "abab") for r in range(3)]
-
-
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_groups(size, schedule):
@@ -85,16 +77,6 @@ def test_what_nobody_observed_is_written():
     x = local.run(rank, 2)[0]
     with simt.observe(watch=True):
         assert x.copy_to_host().tolist() == [1] * 4
-
-
-def test_what_is_gathered_is_each_ranks_own():
-    def rank(world):
-        found = world.gather_bytes(b"x")
-        found.append(b"y")
-        world.barrier()
-        return len(found)
-
-    assert local.run(rank, 2) == [3, 3]
 
 
 def other_operation(world):
@@ -205,11 +187,6 @@ def test_a_rank_that_has_not_started_does_not_start_after_an_error():
     with pytest.raises(ValueError):
         local.run(rank, 3)
     assert started == [0]
-
-
-def test_a_refused_call_of_one_rank_ends_the_others():
-    with pytest.raises(ValueError, match="broadcast: root: expected a rank from 0 to 2, got 3"):
-        local.run(lambda world: world.broadcast(array(), 3 if world.rank == 2 else 0), 3)
 
 
 def test_ranks_that_catch_the_error_return():

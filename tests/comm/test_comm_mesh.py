@@ -38,7 +38,6 @@ def test_sums_go_along_an_axis():
 @pytest.mark.parametrize(("axes", "model", "error", "message"), [
     ({"a": 3}, (), ValueError, "Mesh: axes: expected sizes whose product is 2, got 3 = 3"),
     ({}, (), TypeError, "Mesh: axes: expected sizes by name, got {}"),
-    ([2], (), TypeError, r"Mesh: axes: expected sizes by name, got \[2\]"),
     ({"a": 2, "b": 0}, (), ValueError, "Mesh: axes: 'b': expected an integer of at least 1, got 0"),
     ({3: 2}, (), TypeError, "Mesh: axes"),
     ({"a": 2}, "a", TypeError, "Mesh: model: expected a sequence of names, got 'a'"),

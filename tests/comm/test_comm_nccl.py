@@ -266,8 +266,6 @@ def test_bad_input(nccl, tmp_path, monkeypatch):
         world.all_reduce(np.ones(3, np.float32))
     with pytest.raises(ValueError, match="all_reduce: array: expected a C-contiguous array"):
         world.all_reduce(OnDevice(np.ones(6, np.float32)[::2]))
-    with pytest.raises(TypeError, match=r"all_reduce: array: expected one of float16, .*, got int16"):
-        world.all_reduce(OnDevice(np.ones(6, np.int16)))
     with pytest.raises(CommError, match="rank 0 is already registered: expected a fresh directory"):
         nccl.connect(0, 1, tmp_path)
     world.close()

@@ -60,19 +60,6 @@ def test_the_formula(named):
         assert np.allclose(p, q, rtol=1e-11, atol=1e-11) and np.allclose(v, w, rtol=1e-13, atol=1e-14)
 
 
-@pytest.mark.clause("N11")
-def test_merged_is_one_matrix_at_a_time():
-    """With numbers and blocks of each tensor's own; one without a gradient stays as it is."""
-    params, grads, velocities = lists()
-    own = {"lr": [0.1, 0.2, 0.3], "weight_decay": [0.0, 0.5, 0.1], "blocks": [Blocks(rows=2), Blocks(), Blocks(rows=5)]}
-    merged, alone = copied([params, grads, velocities]), copied([params, grads, velocities])
-    cpu.merged_muon(merged[0], [merged[1][0], None, merged[1][2]], merged[2], **NUMBERS | own)
-    for i in (2, 0):
-        cpu.muon(*(xs[i] for xs in alone), **NUMBERS | {name: xs[i] for name, xs in own.items()})
-    assert raw(*merged) == raw(*alone) and merged[0][1].tobytes() == params[1].tobytes()
-    assert merged[0][0].tobytes() != params[0].tobytes()
-
-
 @pytest.mark.clause("N1")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_16_bits_are_stored_once_rounded(dtype):

@@ -5,7 +5,7 @@ With REFOPT_MIRRORS, a folder of git directories (owner+name/repo), nothing is f
 
 import sys
 
-from foreign import computing_hub, numba_examples, puzzles, suites  # noqa: F401
+from foreign import computing_hub, numba_examples, suites  # noqa: F401
 from foreign.cases import CASES, outcome
 
 

@@ -11,7 +11,6 @@ from foreign.repositories import files
 from foreign.source import kernels
 
 from refopt import simt
-from refopt.simt import cuda
 
 NAME = "numba/numba-examples"
 
@@ -59,29 +58,6 @@ def black_scholes() -> None:
     watched(lambda: check_options(function))
 
 
-@case(NAME, "legacy Black-Scholes, watched")
-def legacy_black_scholes() -> None:
-    """The kernel with a signature in a string."""
-    path = "legacy/blackscholes/blackscholes_cuda.py"
-    kernel = kernels(NAME, path, ["cnd_cuda", "black_scholes_cuda"]).black_scholes_cuda
-
-    def run(stock: Any, strike: Any, years: Any, free: float, volatility: float) -> Any:
-        call, put = np.zeros_like(stock), np.zeros_like(stock)
-        kernel[4, 128](call, put, stock, strike, years, free, volatility)
-        return call, put
-
-    watched(lambda: check_options(run))
-
-
-@case(NAME, "zero suppression")
-def zero_suppression() -> None:
-    """A function of elements, in three types."""
-    function = example("examples/waveforms/zero_suppression/gpu.py")["numba_zero_suppression"]
-    for dtype in (np.int16, np.float32, np.float64):
-        x = (random(300) * 20 - 10).astype(dtype)
-        np.testing.assert_array_equal(function(x, dtype(4)), np.where(abs(x) >= 4, x, 0).astype(dtype))
-
-
 def product(file: str) -> None:
     """A matrix product of 64 x 64 by blocks of 16 x 16."""
     kernel = kernels(NAME, f"legacy/cudajit/{file}.py", ["cu_square_matrix_mul"], n=64, bpg=4, tpb=16)
@@ -90,9 +66,7 @@ def product(file: str) -> None:
     np.testing.assert_allclose(c, a @ b, rtol=1e-5)
 
 
-case(NAME, "matrix product, watched")(lambda: product("matmul"))
 case(NAME, "matrix product in shared memory, watched")(lambda: product("matmul_smem"))
-case(NAME, "sum, whole script, watched")(lambda: watched(lambda: example("legacy/cudajit/sum.py")) and None)
 
 
 def laplace(file: str, threads: int, **values: Any) -> None:
@@ -109,7 +83,6 @@ def laplace(file: str, threads: int, **values: Any) -> None:
     np.testing.assert_allclose(new, expected, rtol=1e-12)
 
 
-case(NAME, "Laplace, watched")(lambda: laplace("laplace2d-numba-cuda", 16))
 case(NAME, "Laplace with a reduction, watched")(lambda: laplace("laplace2d-numba-cuda-improve", 16, tpb=16))
 case(
     NAME, "Laplace in shared memory, watched", simt.OutOfBounds,
@@ -117,58 +90,7 @@ case(
 )(lambda: laplace("laplace2d-numba-cuda-smem", 32))
 
 
-@case(NAME, "Mandelbrot set")
-def mandelbrot() -> None:
-    """As a function of elements."""
-    names = ["mandel", "sig", "create_fractal"]
-    found = kernels(NAME, "legacy/mandel/mandel_vectorize.py", names).create_fractal(-2, 1, -1, 1, 12, 10, 20)
-    if found.dtype != np.uint8 or not (found == 255).any() or not (found < 20).any():
-        raise AssertionError(found)
-
-
-@case(NAME, "discriminant")
-def discriminant() -> None:
-    """As a function of elements."""
-    space = kernels(NAME, "legacy/vectorize/polynomial.py", ["discriminant"])
-    with simt.replace_numba():
-        function = cuda.vectorize(["f4(f4, f4, f4)", "f8(f8, f8, f8)"])(space.discriminant)
-    a, b, c = random(50), random(50) + 10, random(50)
-    np.testing.assert_allclose(function(a, b, c), np.sqrt(b**2 - 4 * a * c))
-
-
-@case(NAME, "Dask: sum by one block, watched")
-def dask() -> None:
-    """The kernel without Dask."""
-    space = kernels(NAME, "legacy/cuda_dask.py", ["gpu_block_sum_max_blockdim", "gpu_single_block_sum", "gpu_cos"])
-    x, out = random(700, dtype=np.float32), np.zeros(1, np.float32)
-    watched(lambda: space.gpu_single_block_sum[1, 128](x, out))
-    np.testing.assert_allclose(out[0], x.sum(), rtol=1e-5)
-    np.testing.assert_allclose(space.gpu_cos(x), np.cos(x), rtol=1e-5)
-
-
-@case(NAME, "memory of other processes: kernel, watched")
-def other_processes() -> None:
-    """The kernel in one process."""
-    x = np.arange(10)
-    watched(lambda: kernels(NAME, "legacy/cuda_ipc.py", ["plus1"]).plus1[1, 32](x))
-    np.testing.assert_array_equal(x, np.arange(10) + 1)
-
-
-@case(NAME, "MPI: kernel, watched")
-def mpi() -> None:
-    """The kernel in one process, with a launch configuration."""
-    x, y = np.arange(10, dtype=np.int32), np.zeros(10, np.int32)
-    watched(lambda: kernels(NAME, "legacy/cuda_mpi.py", ["sqplus2"]).sqplus2[1, 1](x, y))
-    np.testing.assert_array_equal(y, x * x + 2)
-
-
 @case(NAME, "MPI: launch", simt.LaunchError, "the kernel is called without a launch configuration")
 def mpi_launch() -> None:
     """As the script calls it."""
     kernels(NAME, "legacy/cuda_mpi.py", ["sqplus2"]).sqplus2(np.zeros(3, np.int32), np.zeros(3, np.int32))
-
-
-@case(NAME, "cuRAND", simt.Unsupported, "it links code in CUDA C++")
-def curand() -> None:
-    """The kernels call functions of a library."""
-    kernels(NAME, "examples/cuda/curand/example.py", ["setup"], curand_state_arg_handler=None)

@@ -10,8 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "foreign"
 
-COMMITS = {"srush/GPU-Puzzles": "b3c4b237d7f0dc6d82055b753c8ea6e0cbb845eb",
-           "numba/numba-examples": "c423f5419a459f5ab8874fda6d39bb5ea05d04b2",
+COMMITS = {"numba/numba-examples": "c423f5419a459f5ab8874fda6d39bb5ea05d04b2",
            "NVIDIA/accelerated-computing-hub": "a776efdfc2fba159a0aecced3e7c0dfafaf81b8b",
            "NVIDIA/numba-cuda": "b18b944b2f88a4e840424e49a1b0d29488263b40",
            "stumpy-dev/stumpy": "60283ff60ecc0ed8ac0a98fab2aa4b06e3eb1987"}

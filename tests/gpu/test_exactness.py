@@ -216,12 +216,6 @@ def test_of_any_capability(capability, monkeypatch):
     assert f".target sm_{capability[0]}{capability[1]}" in texts[0]
 
 
-def test_the_capability_is_9_0_by_default(monkeypatch):
-    asked, kind = [], type(in_the_kernel)
-    monkeypatch.setattr(kind, "ptx", lambda self, words, capability, lines: asked.append(capability) or "")
-    assert in_the_kernel.inexact(X) == exactness.check(in_the_kernel, X) == [] and asked == [(9, 0)] * 2
-
-
 @pytest.mark.parametrize(
     "opcode", ["add.f32", "fma.rn.f32", "mad.rn.f32", "div.full.f32", "sqrt.approx.f32", "mul.rn.ftz.f32", "add.rn.f64",
                "sub.rz.f32", "rsqrt.approx.f32", "red.global.add.f32", "mul.bf16", "rcp.rz.f32",

@@ -233,27 +233,6 @@ def test_on_the_callers_stream(framework, dtypes):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtypes", [SIGNATURES[0], SIGNATURES[3]], ids="-".join)
-@with_streams
-def test_state_dict_of_foreign_arrays(framework, dtypes):
-    """States are read and written in the order of the plan's stream, whoever has made the arrays."""
-    case = shaped_case(dtypes)
-    slots, stream = put(framework, case), framework.stream()
-    step = plan_of(case, slots, stream=stream)
-    step(**case.steps[0])
-    saved = step.state_dict()
-    params = [framework.read(x).copy() for x in slots["params"]]
-    step(**case.steps[1])
-    expected = outcome(framework, slots)
-    assert_same(reference(case), expected, "saving changes nothing")
-    other = put(framework, case.replace(params=params, moment1=[np.zeros_like(x) for x in case.moment1]))
-    resumed = plan_of(case, other, stream=framework.stream())
-    resumed.load_state_dict(saved)
-    resumed(**case.steps[1])
-    assert_same(expected, outcome(framework, other), "going on")
-
-
-@pytest.mark.gpu
 def test_parameters_that_require_a_gradient():
     """A model's parameters and the gradients of its backward pass go in as they are; autograd takes no notice."""
     torch = PyTorch().torch
@@ -358,20 +337,6 @@ def test_dlpack_of_numpy(name):
     assert got == describer("gpu")(Elsewhere(x), "x")
 
 
-def test_dlpack_that_cannot_be_written():
-    """Neither what says so nor what cannot say it, of before version 1.0, may be written."""
-    x = np.zeros(3, np.float32)
-    assert dlpack.describe(x, "x").writable
-
-    class Old:
-        def __dlpack__(self, stream=None):
-            return x.__dlpack__()
-
-    assert dlpack.describe(Old(), "x") == dlpack.describe(x, "x")._replace(writable=False)
-    x.flags.writeable = False
-    assert not dlpack.describe(x, "x").writable
-
-
 def test_dlpack_takes_nothing_over():
     """The capsule goes when the description has been made, and nothing holds the array then."""
     x = np.zeros(3, np.float32)
@@ -388,24 +353,11 @@ def test_dlpack_of_pytorch():
     x = torch.zeros(4, 3, dtype=torch.bfloat16)[1:].t()
     got = dlpack.describe(x, "x")
     assert got.address == x.data_ptr() and (got.shape, got.strides, got.dtype) == ((3, 3), (2, 6), "bfloat16")
-    gone = weakref.ref(x)
-    del x
-    gc.collect()
-    assert gone() is None
 
 
 def test_not_on_the_device():
     """What is in host memory is refused by name, whichever way it is offered."""
     describe = describer("gpu")
-    with pytest.raises(TypeError, match=r"grads\[0\]: expected a device array, got a NumPy array"):
-        describe(np.zeros(3), "grads[0]")
-
-    class OnTheHost(Elsewhere):
-        def __dlpack_device__(self):
-            return (1, 0)
-
-    with pytest.raises(TypeError, match=r"grads\[0\]: expected a device array, got .*OnTheHost in host memory"):
-        describe(OnTheHost(np.zeros(3)), "grads[0]")
     with pytest.raises(TypeError, match=r"grads\[0\]: expected a device array, got builtins.list"):
         describe([1.0], "grads[0]")
     torch = pytest.importorskip("torch")
@@ -432,19 +384,6 @@ def test_the_device_of_arrays():
     ):
         assert device_of([*on_host, array]) == device_of([array, *on_host]) == machine
     assert device_of([Elsewhere(x), on_executor]) == "gpu" and device_of([on_executor, Elsewhere(x)]) == "executor"
-
-
-def test_dlpack_before_an_interface_without_streams():
-    """JAX has both, and its ``__cuda_array_interface__`` of version 2 does not wait for the data."""
-    x = np.zeros(3, np.float32)
-
-    class Both(Elsewhere):
-        dtype = x.dtype
-        __cuda_array_interface__ = {"shape": (3,), "typestr": "<f4", "data": (4096, True), "version": 2}  # noqa: RUF012
-
-    assert describer("gpu")(Both(x), "x").address == x.ctypes.data
-    Both.__cuda_array_interface__ = Both.__cuda_array_interface__ | {"version": 3}
-    assert describer("gpu")(Both(x), "x").address == 4096
 
 
 # The example.

@@ -29,13 +29,6 @@ def run(machine, founds, scale=8.0, **numbers):
     return seen
 
 
-def test_grows_and_shrinks_in_figures(machine):
-    """Two good steps double, two bad ones in a row halve, and either count starts anew."""
-    numbers = dict(incr_every_n_steps=2, decr_every_n_nan_or_inf=2)
-    assert run(machine, [0, 0, 0, 1, 0, 1, 1, 0], **numbers) == [
-        (8, 1, 0), (16, 0, 0), (16, 1, 0), (16, 0, 1), (16, 1, 0), (16, 0, 1), (8, 0, 0), (8, 1, 0)]
-
-
 @pytest.mark.parametrize(("found", "good", "bad", "left"), [
     (0, 998, 1, (8, 999, 0)), (0, 999, 0, (16, 0, 0)), (0, 1500, 0, (16, 0, 0)),
     (1, 0, 7, (4, 0, 0)), (1, 5, 0, (8, 0, 1)), (1, 0, 1, (4, 0, 0))])

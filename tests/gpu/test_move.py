@@ -6,7 +6,7 @@ import weakref
 import numpy as np
 import pytest
 
-from refopt import cpu, gpu, simt
+from refopt import gpu, simt
 from refopt.catalog import ROUTINES
 from refopt.gpu.cuda import address
 from refopt.oracle.exact.build import SIGNATURES, make, step_of
@@ -336,25 +336,6 @@ def test_numbers_go_up_by_runs(executor):
         before = [x.copy_to_host()[0] for x in params]
         plan(lr=given)
         assert [x.copy_to_host()[0] for x in params] == [b - F(lr) for b, lr in zip(before, rates, strict=True)]
-
-
-def test_move_is_rebind(machine):
-    """Of several dtypes in one plan, each group of which has a table of its own, and its numbers."""
-    routine = ROUTINES["momentum"]
-    dtypes = ["float32", "float16", "float32", "float64"]
-    lists = [[machine.to_device(np.full(n, k + 1).astype(d)) for n, d in zip((3, 5, 4, 2), dtypes, strict=True)]
-             for k in range(3)]
-    moved = [machine.to_device(np.full(n, 9).astype(d)) for n, d in zip((3, 5, 4, 2), dtypes, strict=True)]
-    numbers = dict(lr=[0.5, 0.25, 2.0, 4.0], mu=0.5)
-    plan = gpu.plan(routine.name, *lists, **numbers)
-    plan()
-    plan.move("grads", at(moved), moved)
-    plan()
-    host = [[np.full(n, k + 1).astype(d) for n, d in zip((3, 5, 4, 2), dtypes, strict=True)] for k in range(3)]
-    cpu.merged_momentum(*host, **numbers)
-    cpu.merged_momentum(host[0], [x.copy_to_host() for x in moved], host[2], **numbers)
-    machine.synchronize()
-    assert [x.copy_to_host().tobytes() for x in lists[0]] == [x.tobytes() for x in host[0]]
 
 
 def test_nothing_to_move():

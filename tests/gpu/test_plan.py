@@ -101,18 +101,6 @@ def test_gradients_of_another_kind_are_refused(executor):
     assert (x[0].copy_to_host() == 0.5).all()
 
 
-def test_two_plans_share_nothing(machine):
-    """Steps of two plans may be interleaved."""
-    cases = [make([5, 2100], seed=k, steps=[STEP, STEP]) for k in range(2)]
-    placed = [PlacedCase(machine, case) for case in cases]
-    steps = [x.plan("carried_norm") for x in placed]
-    for _ in range(2):
-        for step in steps:
-            step(**STEP)
-    for case, x in zip(cases, placed, strict=True):
-        assert_same(reference(case), x.outcome(), "two plans")
-
-
 def test_plan_of_nothing(machine):
     """No tensors, no elements, no gradients: no launches, no bytes, no error."""
     empty = machine.to_device(np.zeros(0, np.float32))
@@ -133,18 +121,6 @@ def test_a_list_that_is_rebound_stays_the_callers(executor):
     step.rebind(velocities=new)
     new.clear()
     assert step.state_dict()["slots"]["velocities"][0].tolist() == [2] * 3
-
-
-def test_plan_keeps_its_arrays_alive(executor):
-    """The caller may drop the arrays; a step on freed memory would be an access out of bounds."""
-    case = make([300, 5])
-    placed = PlacedCase(executor, case)
-    step = placed.plan("two_launches")
-    velocities = placed.velocities
-    del placed
-    step(**STEP)
-    expected = reference(case)["velocities"]
-    assert_same({"v": expected}, {"v": [v.copy_to_host() for v in velocities]}, "kept alive")
 
 
 def test_a_step_allocates_nothing(executor):

@@ -9,7 +9,7 @@ from refopt.catalog import KNOWN
 from refopt.oracle.diagnosis import edits, operands
 from refopt.oracle.diagnosis.hypotheses import named
 from refopt.oracle.diagnosis.hypothesis import base_rule
-from refopt.oracle.diagnosis.situation import Unanswered, of_case
+from refopt.oracle.diagnosis.situation import of_case
 from refopt.oracle.subjects.function import Function
 from refopt.oracle.trial import Trial
 
@@ -23,7 +23,7 @@ def answered(situation, kind):
         if kind in BOUNDED:
             expected = situation.expected() or {}
             found += [digits({name: getattr(x, of) for name, x in expected.items()}) for of in ("value", "error")]
-    except (TypeError, Unanswered) as error:
+    except TypeError as error:
         return type(error).__name__
     return found
 

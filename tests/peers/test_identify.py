@@ -78,9 +78,13 @@ def test_every_optimizer_of_timms(timm, routine, name):  # noqa: F811
     assert STARTS.get(name, "") in str(found)
 
 
-@pytest.mark.parametrize("name", [pytest.param("NAdamW", marks=pytest.mark.slow), "Lamb"])
+@pytest.mark.parametrize("name", [pytest.param("NAdamW", marks=pytest.mark.slow), "Lamb", "AdamP", "SGDP", "Muon"])
 def test_optimizers_of_timms_that_are_none(timm, name):  # noqa: F811
-    """By default its Lamb clips, by the norm of all gradients; NAdamW has one correction for two averages."""
+    """By default its Lamb clips, by the norm of all gradients; NAdamW has one correction for two averages.
+
+    AdamP is AdamW, and SGDP is SGD, but for gradients that are nearly orthogonal to their parameter; its Muon is AdamW
+    of all but matrices of four rows and columns or more.
+    """
     assert oracle.identify(of_timm(timm, name)).routine is None
 
 
@@ -101,17 +105,6 @@ def test_choices_and_states_are_named(option):
     assert found.routine == "adam" and not found.ambiguous
     assert found.choices["maximize"] == options.get("maximize", False) and found.choices["decay"] == "l2"
     assert found.matches[0].states == (("moment2_max",) if "amsgrad" in options else ())
-
-
-def test_a_projection_shows(timm):  # noqa: F811
-    """AdamP is AdamW, and SGDP is SGD, but for gradients that are nearly orthogonal to their parameter."""
-    assert oracle.identify(timm("adamp.AdamP")).routine is None
-    assert oracle.identify(timm("sgdp.SGDP")).routine is None
-
-
-def test_what_is_done_to_matrices_alone_shows(timm):  # noqa: F811
-    """timm's Muon is AdamW of all but matrices of four rows and columns or more."""
-    assert oracle.identify(timm("muon.Muon")).routine is None
 
 
 def test_a_number_that_no_routine_takes():

@@ -1,8 +1,8 @@
 """PyTorch's Muon on the CPU, fp32 parameters: somebody else's code, whose bits differ where it rounds elsewhere.
 
-Without iterations the distance is derived. PyTorch rounds to bf16 three times, the momentum, its norm and the quotient,
-each by at most 2**-8 of the value; refopt rounds the quotient alone. With iterations it was measured: the updates of 36
-random matrices of 16 x 16 to 100 x 300 differ by at most 2.4 % of their norm, and each from fp64 by at most 2.1 %.
+PyTorch rounds to bf16 three times, the momentum, its norm and the quotient; refopt rounds the quotient alone. The
+distance was measured: the updates of 36 random matrices of 16 x 16 to 100 x 300 differ by at most 2.4 % of their norm,
+and each from fp64 by at most 2.1 %.
 """
 
 import numpy as np
@@ -58,23 +58,6 @@ def test_updates_are_those_of_pytorch(shape, named):
     param, velocity = ours(shape, **named)
     assert apart(shape, param, **named) < 0.04
     assert np.allclose(velocity, theirs(shape, **named)[1], rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("named", [x for x in CASES if "ns_steps" not in x and "ns_coefficients" not in x], ids=str)
-def test_momentum_norm_decay_and_ratio_are_those_of_pytorch(shape, named):
-    """Without iterations, each element: four roundings to bf16 in each of three steps, and those of fp32."""
-    named = named | {"ns_steps": 0}
-    param, bound = ours(shape, **named)[0], np.zeros(shape)
-    for step in range(STEPS):  # the size of each step's update
-        before, after = draw(shape, 0), np.zeros(shape, np.float32)
-        velocity = np.zeros(shape, np.float32)
-        numbers = {NAMES.get(name, name): value for name, value in named.items()}
-        for k in range(step + 1):
-            before, after = after * 0, after * 0
-            cpu.muon(after, draw(shape, 1 + k), velocity, lr=LR, compute="float64", **numbers)
-        bound += 1.02 * 4 * 2.0**-8 * np.abs(after - before)
-    assert (np.abs(param - theirs(shape, **named)[0]) <= bound + 1e-6).all()
 
 
 @pytest.mark.parametrize("wrong", [{"ns_steps": 4}, {"ns_coefficients": (3.4445, -4.7750, 2.0)}, {"momentum": 0.5},

@@ -35,16 +35,12 @@ def test_dampening_without_momentum_is_named():
     assert "dampening=0.5: the rule of sgd needs 0" in report.notes
 
 
-BROAD = {"lr": 0.01, "eps": 0.7, "weight_decay": 0.1, "lr_decay": 0.1}
-FEW = [("bfloat16", "lr"), ("bfloat16", "lr_decay")]
-MORE = [(dtype, name) for dtype in ("bfloat16", "float16") for name in BROAD if (dtype, name) not in FEW]
-
-
-@pytest.mark.parametrize(("dtype", "name"), [*FEW, *(pytest.param(*row, marks=pytest.mark.slow) for row in MORE)])
-def test_fused_adagrad_rounds_its_numbers(dtype, name):
+@pytest.mark.parametrize(("name", "broad"), [("lr", 0.01), ("lr_decay", 0.1), *(
+    pytest.param(*row, marks=pytest.mark.slow) for row in (("eps", 0.7), ("weight_decay", 0.1)))])
+def test_fused_adagrad_rounds_its_numbers(name, broad):
     """To the parameter's dtype; numbers of at most 8 bits, as `verdicts` has them, show nothing of it."""
     exact = {"lr": 0.125, "eps": 0.125, "weight_decay": 0.125, "lr_decay": 0.0}
-    given = dict(fused=True, laws=["L1"], examples=0, diagnose=False, dtypes=[dtype]) | exact | {name: BROAD[name]}
+    given = dict(fused=True, laws=["L1"], examples=0, diagnose=False, dtypes=["bfloat16"]) | exact | {name: broad}
     assert check("adagrad", torch.optim.Adagrad, **given).wrong == ["L1"]
 
 
@@ -90,10 +86,6 @@ def test_other_names():
     named = {"step": "t", "moment1": "m", "moment2": "v", "epsilon": "tiny"}
     report = right("adam", Plain, names=named, dtypes=["float32"], laws=["L1"], examples=0)
     assert not any("beta1" in note or "epsilon" in note for note in report.notes)
-    report = check("adam", Plain, dtypes=["float32"], laws=["L1"], examples=0)
-    assert not report.ok and not report.wrong
-    text = "NOT COMPARED: optimizer.state: expected exp_avg for moment1, or names={'moment1': ...}, got t, m, v"
-    assert text in report.details()
 
 
 DEVICES = [

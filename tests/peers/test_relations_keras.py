@@ -61,10 +61,6 @@ def test_states_are_those_of_tensors(optimizers):
         assert [{key: x.shape for key, x in one.items()} for one in run.states()] == of
 
 
-def test_any_number_in_fp64(optimizers):
-    holds(optimizers.SGD, laws=["L3", "L17"], dtypes=["float64"], momentum=0.9)
-
-
 def test_what_is_taken(optimizers, keras):  # noqa: F811
     """Whether or not optax, whose functions take a learning rate as well, has been imported."""
     pytest.importorskip("optax")

@@ -63,11 +63,6 @@ def test_a_step_that_computes_something_else_is_noticed(work, monkeypatch):
     assert [row["ok"] for row in torch_step.agreement([work])] == [False, True]
 
 
-@pytest.mark.parametrize(("routine", "each"), [("adamw", 28), ("momentum", 20)])
-def test_bytes_of_a_step(work, routine, each):
-    assert work.elements == 18 and work.bytes(routine) == 18 * each
-
-
 def test_a_trace_is_read():
     events = [{"name": torch_trace.STEP, "cat": "user_annotation", "ts": 100.0, "dur": 50.0},
               {"name": "cudaLaunchKernel", "cat": "cuda_runtime", "ts": 110.0, "dur": 5.0},

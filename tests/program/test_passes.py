@@ -227,10 +227,3 @@ def test_what_is_no_program_is_refused(name, others):
 def test_a_number_without_a_default_is_asked_for(make):
     with pytest.raises(TypeError, match=f"^{make.__name__}: lr: expected a number, got none"):
         make([("a", (3,))], "sgd")
-    with pytest.raises(TypeError, match=f"^{make.__name__}: mu: expected a number, got none"):
-        make([("a", (3,))], "momentum", lr=0.5)
-
-
-def test_an_unknown_number_is_named_before_a_missing_one():
-    with pytest.raises(TypeError, match=r"^step_program: learning_rate: expected one of "):
-        step_program([("a", (3,))], "sgd", learning_rate=0.1)

@@ -14,7 +14,7 @@ from program_cases import adam, arrays_of, bound_on, everything, gradients_of, n
 
 from refopt import gpu
 from refopt.comm import local
-from refopt.program import bind, passes, placement, step_program
+from refopt.program import passes, placement, step_program
 from refopt.program.passes import on_device
 from refopt.program.placement import overlap, timeline
 from refopt.program.placement.network import OnExecutor, OnGpu
@@ -72,12 +72,6 @@ def beside(program):
         if op.role == "optimize" and i % 2:
             ops[i] = op.replace(role="communicate")
     return program.replace(main=ops)
-
-
-def test_two_streams(machine):
-    program = beside(adam())
-    run = scheduled(machine, program, timing=True)
-    assert set(run.plan.streams) == {"compute", "communication"} and read(run.bound) == in_sequence(program)
 
 
 def test_steps_come_after_and_before_what_the_caller_does(machine):
@@ -339,25 +333,6 @@ def test_too_many_multiprocessors_are_refused_before_anything_is_bound(executor,
         placement.bind_schedule(PLAN, on(executor, arrays_of(PLAN.program)), multiprocessors=999)
 
 
-def test_a_refused_number_enqueues_nothing(executor):
-    run = scheduled(executor, adam(SMALL), steps=1)
-    before = read(run.bound)
-    with pytest.raises(ValueError):
-        run.step(lr=-1.0)
-    assert read(run.bound) == before and run.bound.steps == 1
-
-
-def test_a_refused_gradient_changes_no_number(executor):
-    program, array = step_program([("w", (2,))], "sgd", lr=0.5), lambda n: executor.to_device(np.ones(n, np.float32))
-    grads = {"w@GRAD": array(3)}
-    run = placement.bind_schedule(placement.on_streams(program), {"w": array(2)}, gradients=grads)
-    with pytest.raises(ValueError, match="backward: 'w@GRAD'"):
-        run.step(lr=0.25)
-    grads["w@GRAD"] = array(2)
-    run.step()
-    assert run.bound.read("w").tolist() == [0.5, 0.5]
-
-
 def test_some_multiprocessors_are_for_updates(executor, monkeypatch):
     """Those of the streams beside them are all."""
     made = []
@@ -381,24 +356,3 @@ def test_ranks_in_one_process_have_no_gpu_of_their_own():
 
     with pytest.raises(TypeError, match=r"comm: expected a communicator of GPUs, such as refopt.comm.nccl has"):
         local.run(rank, 2)
-
-
-def test_ranks(executor):
-    """Steps of two ranks, with numbers that change, by `step` itself."""
-    program = everything("merged")(passes.all_reduce_gradients(adam(), 2).program).program
-
-    def rank(world, way):
-        given = gradients_of(program, world.rank)
-        ready = {name: given(name, 0) for op in program.main if op.type == "backward" for name in op.outputs["grads"]}
-        arrays = arrays_of(program)
-        if way is bind:
-            bound = run = started(program, arrays, comm=world, gradients=ready)
-        else:
-            run = way(placement.on_streams(program), on(executor, arrays), comm=world, gradients=on(executor, ready))
-            bound = run.bound
-            assert world.counts["barrier"].calls == 1, "no rank steps while another binds"
-        run.step()
-        run.step(lr=0.125)
-        return read(bound)
-
-    assert local.run(partial(rank, way=placement.bind_schedule), 2) == local.run(partial(rank, way=bind), 2)

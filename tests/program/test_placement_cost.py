@@ -119,11 +119,6 @@ def test_a_batch_of_a_program():
     assert seconds(batch) == cost.batch(LINK, "reduce", {0: 20 + 12, 1: 20}, 2) == 7 + 32 * 3.5
 
 
-def test_fit_through_two_points():
-    assert cost.fit([0, 10], [2.0, 7.0]) == pytest.approx((2.0, 0.5, 0.0))
-    assert cost.fit([1, 2], [1.0, 3.0]) == pytest.approx((-1.0, 2.0, 0.0))
-
-
 @given(messages=st.lists(st.integers(0, 2**30), min_size=2, max_size=9, unique=True), time=st.floats(1e-6, 1.0))
 @few(50)
 def test_fit_of_equal_times(messages, time):
@@ -143,9 +138,7 @@ MADE = passes.send_to_owners(adam([("w", (8, 3))]), 2, min_block_size=12).progra
     (lambda: cost.fit([1, 1], [1, 2]), "fit: messages: expected at least two different sizes, got 1"),
     (lambda: cost.fit([1, 2], [1]), r"fit: times: expected one for each of \(2,\) messages, got \(1,\)"),
     (lambda: cost.fit([1, 2], [1, math.nan]), "fit: times: expected finite numbers, got nan"),
-    (lambda: cost.fit([1, math.inf], [1, 2]), "fit: messages: expected finite numbers, got inf"),
     (lambda: cost.fit([1, -2], [1, 2]), "fit: messages: expected numbers of at least 0, got -2.0"),
-    (lambda: cost.fit([1, 2], [1, -2]), "fit: times: expected numbers of at least 0, got -2.0"),
     (lambda: cost.fit([1, 2], [3, 1]), "fit: times: expected them to grow with the messages, got a line of -2 second"),
     (lambda: cost.fit([1e6, 2e6], [3e-6, 1e-6]), "fit: times: expected them to grow with the messages, got a line of"),
     (lambda: of(sparse := adam([("w", (3, 2))], sparse=["w"]), sparse.main[0]), "of_op: op: expected dense tensors"),

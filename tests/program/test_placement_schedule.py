@@ -1,6 +1,5 @@
 """Schedules: nothing races, no wait is for nothing, no order that streams allow shows; and what they gain in time."""
 
-import copy
 from functools import partial
 
 import numpy as np
@@ -139,14 +138,6 @@ def test_numbers():
     assert run(made, lr=0.125) == in_sequence(made, lr=0.125) != in_sequence(made)
 
 
-def test_one_device():
-    """Nothing to communicate: one stream, one after the other."""
-    program = step_program(SMALL, "sgd", lr=0.5)
-    plan = placement.on_streams(program)
-    assert set(plan.streams) == {"compute"} and not plan.events
-    assert run(program, 1, watch=True) == in_sequence(program, 1)
-
-
 @pytest.mark.parametrize(("example", "rank"), [
     ("send", 0), ("overwritten", 1),
     *(pytest.param(*case, marks=pytest.mark.slow) for case in (("send", 1), ("overwritten", 0), ("reduce", 0),
@@ -198,20 +189,6 @@ def test_laws_of_any_schedule(program, devices, make, rank):
         laws(placement.on_streams(mine))
 
 
-@given(**PLANS, seed=st.integers(0, 99))
-@few(20)
-def test_orders_keep_streams_and_waits(program, devices, make, rank, seed):
-    if mine := some_rank(program, devices, make, rank):
-        plan = placement.on_streams(mine)
-        order = [task.number for task in plan.order(seed)]
-        place = {number: k for k, number in enumerate(order)}
-        assert sorted(order) == list(range(len(plan.tasks))) and order[0] == 0 and order[-1] == len(order) - 1
-        for first in plan.tasks:
-            for second in plan.tasks[first.number + 1 :]:
-                if first.conflicts(second) or first.stream == second.stream:
-                    assert place[first.number] < place[second.number]
-
-
 def test_blocks_and_buffers_are_memory():
     """What is sent in blocks has been averaged as a whole; what is summed in a buffer is made view by view."""
     plan = placement.on_streams(on_device(sent(adam([("w", (8, 3))]), 2, min_block_size=12).program, 0))
@@ -234,11 +211,6 @@ def early(device, op=None):
 
 def one_task(op=0, waits=()):
     return Task(0, "run", "compute", op, (), frozenset(), frozenset(), waits)
-
-
-def test_a_schedule_has_its_tasks_from_any_sequence():
-    made = Schedule(PLAIN, [one_task()])
-    assert made.tasks == (one_task(),) and made == Schedule(PLAIN, made.tasks) == copy.copy(made)
 
 
 READS = Op("cast", {"x": ["h"]}, {"out": ["a"]}, role="optimize")
@@ -345,17 +317,6 @@ def test_timeline():
         "copy_in        .........................................[cop]..........",
         "               0                                                     11",
     ]
-
-
-@given(**PLANS, width=st.integers(40, 120))
-@few(20)
-def test_timelines_fit(program, devices, make, rank, width):
-    if mine := some_rank(program, devices, make, rank):
-        plan = placement.on_streams(mine)
-        for costs in (lambda task: 1.0, lambda task: task.number**2 * 1e-6, lambda task: 0.0):
-            lines = timeline.text(plan, simulate(plan, costs), width).splitlines()
-            assert all(len(line) <= width for line in lines) and len(lines) == len(plan.streams) + 1
-            assert [line.split()[0] for line in lines[:-1]] == list(plan.streams)
 
 
 def test_costs_of_tasks():

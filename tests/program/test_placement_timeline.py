@@ -62,15 +62,6 @@ def test_as_from_event_to_event(case, beside):
     assert beside < 1 or spans == simulate(plan, costs)
 
 
-def test_two_long_tasks():
-    """At a half, as long as in turn; below, longer; two copies do not disturb each other."""
-    two = plan_of(("compute", ()), ("communication", ()))
-    assert [span.stop for span in simulate(two, {0: 4.0, 1: 6.0})] == [4, 6]
-    assert [span.stop for span in simulate(two, {0: 4.0, 1: 6.0}, 0.5)] == [8, 10]
-    assert [span.stop for span in simulate(two, {0: 4.0, 1: 6.0}, 0.25)] == [16, 18]
-    assert [span.stop for span in simulate(plan_of(("copy_in", ()), ("copy_out", ())), {0: 4.0, 1: 6.0}, 0.5)] == [4, 6]
-
-
 @given(cases=st.lists(plans(), min_size=1, max_size=4), beside=st.floats(0.05, 1))
 @few(50)
 def test_fit_finds_the_rate(cases, beside):
@@ -114,9 +105,8 @@ HIDES = Overlap(2.0, 1.0, 1.0)
     (lambda: fit_beside([HIDES], []), "fit_beside: times: expected one for each of 1 gains, got 0"),
     (lambda: fit_beside([HIDES], [0.0]), "fit_beside: times[0]: expected a finite number above 0, got 0.0"),
     (lambda: fit_beside([Overlap(1.0, 1.0, 0.0)], [1.0]), "fit_beside: gains: expected one with hidden time, got"),
-    *((lambda gain=gain: fit_beside([HIDES, gain], [1.0, 2.0]), f"fit_beside: gains[1]: {name}: expected a finite")
-      for name, gain in (("elapsed", Overlap(3.0, float("nan"), 1.0)), ("hidden", Overlap(3.0, 2.0, -1.0)),
-                         ("total", Overlap(float("inf"), 2.0, 1.0)))),
+    (lambda: fit_beside([HIDES, Overlap(3.0, float("nan"), 1.0)], [1.0, 2.0]),
+     "fit_beside: gains[1]: elapsed: expected a finite"),
     (lambda: timeline.text(PLAN, [Span(PLAN.tasks[0], -float("inf"), 1.0)]), "text: spans[0]: start: expected a finit"),
 ])
 def test_bad_arguments(call, message):

@@ -34,13 +34,6 @@ def test_a_step_in_order():
     assert adam(PARAMS[:2], layer=lambda name: name[2:]).counts("layer") == {"b": 2, "w": 2}
 
 
-def test_a_program_has_variables_of_its_own():
-    given = {"a": Var("a", (2,), "float32")}
-    program = Program(given)
-    del given["a"]
-    assert [*program.vars] == ["a"]
-
-
 def test_variables_of_a_step():
     program = adam(PARAMS[:1], config="amp", lr=np.float32(0.5))
     assert {type(value) for value in program.main[-1].attrs.values()} <= {float, int, str, bool}
@@ -327,22 +320,14 @@ def test_what_a_variable_of_integers_can_start_from(dtype):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_what_a_variable_of_floats_can_start_from(dtype):
     """What rounds to a finite number of the dtype, and infinity."""
-    most = {"float16": 65504.0, "bfloat16": 255 * 2.0**120, "float32": 2.0**128 * (1 - 2.0**-24)}.get(dtype, 1e308)
+    beyond = {"float16": 65520.0, "bfloat16": 2.0**128 - 2.0**119, "float32": 2.0**128 - 2.0**103}.get(dtype, math.inf)
+    most = math.nextafter(beyond, 0)
     for value in (most, -most, math.inf, 0.1, -0.0):
         assert Var("x", (2,), dtype, initial=value).initial == value
     assert type(Var("x", (2,), dtype, initial=0).initial) is float
-    for value in (math.nan, *([most * 1.01, -most * 1.01] if dtype != "float64" else [10**400])):
+    for value in (math.nan, *([beyond, -beyond] if dtype != "float64" else [10**400])):
         with pytest.raises(ValueError, match="initial: expected"):
             Var("x", (2,), dtype, initial=value)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "beyond"), [("float16", 65520.0), ("bfloat16", 2.0**128 - 2.0**119), ("float32", 2.0**128 - 2.0**103)])
-def test_what_rounds_to_infinity_is_refused(dtype, beyond):
-    with pytest.raises(ValueError, match=f"initial: expected a number of {dtype}"):
-        Var("x", (2,), dtype, initial=beyond)
-    below = float(np.nextafter(beyond, 0))
-    assert Var("x", (2,), dtype, initial=below).initial == below
 
 
 @pytest.mark.parametrize(("x_sparse", "y_sparse"), [(False, False), (True, True), (False, True)])

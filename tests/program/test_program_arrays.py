@@ -11,7 +11,6 @@ from refopt import gpu
 from refopt.comm import CommError, local
 from refopt.cpu import remainder
 from refopt.program import UNKNOWN, Config, Op, Program, Var, amp_program, bind, passes, run, step_program
-from refopt.program.gpu.backend import Gpu
 from refopt.program.passes import on_device, send_to_owners
 from refopt.simt import cuda, observe
 
@@ -24,13 +23,6 @@ def ones(n=3):
 
 def placed(backend, array):
     return gpu.to_device(array) if backend == "gpu" else array.copy()
-
-
-def test_the_host_waits_for_what_it_copies(executor):
-    array = executor.to_device(np.zeros(3))
-    backend = Gpu([array], 0)
-    backend.write(array, np.arange(3.0))
-    assert backend.read(array).tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("make", [adam, partial(adam, config="amp"), partial(amp_program, optimizer="adam", lr=0.5)],
@@ -97,7 +89,6 @@ def test_copies_of_copies(pairs):
 
 @pytest.mark.parametrize(("program", "message"), [
     (chained(("a", "b"), ("b", "a")), "'a': initial: expected no cycle, got 'a' again"),
-    (chained(("a", "a")), "'a': initial: expected no cycle, got 'a' again"),
     (chained(("a", "b"), ("b", 0.0)).with_vars([Var("c", (3,), "float32", initial="a")]),
      r"'c': initial: expected shape \(3,\), got shape \(2,\), 'a'"),
     (Program({}).with_vars([Var("s", (3,), "float32", sparse=True), Var("c", (3,), "float32", initial="s")]),

@@ -116,10 +116,7 @@ def test_a_piece_is_of_as_many_matrices_as_are_worth_while(servers, least, rows)
 
 REFUSED = {
     "params[0]: expected a matrix, got shape (6,), which merged_adamw takes": ([("w", (6,))], {}),
-    "params[0]: expected a matrix, got shape (2, 2, 2); Blocks": ([("w", (2, 2, 2))], {}),
-    "blocks.rows: expected a divisor of the 4 rows of params[0], got 3": ([("w", (4, 2))], {"blocks": Blocks(rows=3)}),
     "blocks: expected a list of Blocks, got int": ([("w", (4, 2))], {"blocks": 3}),
-    "coefficients: expected three numbers, got 2": ([("w", (4, 2))], {"coefficients": (1, 2)}),
     "coefficients: expected a triple for each of 5 iterations, got 1": ([("w", (4, 2))], {"coefficients": [(1, 2, 3)]}),
 }
 

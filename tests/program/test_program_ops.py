@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from refopt.catalog import KNOWN, ROUTINES
-from refopt.program import Op, Program, Var, passes, step_program
+from refopt.program import Op, Var, passes, step_program
 from refopt.program.model import AXES
 from refopt.program.ops.coalescing import padded
 
@@ -113,27 +113,6 @@ def test_nothing_has_to_be_imported(first):
 # Attributes.
 
 X = {"x": ["a"]}, {"out": ["a"]}
-
-
-@pytest.mark.parametrize(("kind", "attrs", "message"), [
-    ("all_reduce", dict(ranks=True), "ranks: expected an integer from 1 to 1048576, got True"),
-    ("broadcast", dict(ranks=True, root=0), "ranks: expected an integer from 1 to 1048576, got True"),
-    ("broadcast", dict(ranks=2, root=True), "root: expected an integer from 0 to 1, got True"),
-    ("reduce", dict(ranks=2, root=False), "root: expected an integer from 0 to 1, got False"),
-])
-def test_a_truth_value_is_no_rank(kind, attrs, message):
-    program = Program({"a": Var("a", (3,), "float32", persistable=True)}, (), (Op(kind, *X, attrs, "communicate"),))
-    refused(TypeError, f"program: main[0] {kind}: {message}", program.check)
-    Program(program.vars, (), (program.main[0].replace(attrs=dict(ranks=2, root=1)),)).check()
-
-
-@pytest.mark.parametrize(("factor", "message"), [
-    pytest.param(10**400, "expected a number in the range of float64, got one beyond it", id="beyond float64"),
-    (float("inf"), "expected a finite number, got inf"), (float("nan"), "expected a finite number, got nan"),
-])
-def test_factors_that_are_none(factor, message):
-    program = Program({"a": Var("a", (3,), "float32", persistable=True)}, (), (Op("scale", *X, {"scale": factor}),))
-    refused(ValueError, f"program: main[0] scale: scale: {message}", program.check)
 
 
 # What scalars start from.

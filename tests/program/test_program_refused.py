@@ -98,25 +98,33 @@ def test_a_bad_gradient(last, bad, backend, executor):
 
 
 def test_a_bad_gradient_of_a_schedule(executor):
+    """Nor a bad number; what comes next is as if neither had been."""
     placed = passes.reduce_to_owners(program_of("adam"), 2).program
 
     def rank(world):
         plan = placement.on_streams(passes.on_device(placed, world.rank))
         names = {name for name, var in plan.program.vars.items() if var.persistable}
-        arrays = {name: gpu.to_device(x) for name, x in brought(program_of("adam")).items() if name in names}
-        grads = gradients()
-        made = placement.bind_schedule(plan, arrays, comm=world, gradients=grads)
+
+        def scheduled():
+            arrays = {name: gpu.to_device(x) for name, x in brought(program_of("adam")).items() if name in names}
+            grads = gradients()
+            return placement.bind_schedule(plan, arrays, comm=world, gradients=grads), arrays, grads
+
+        (made, arrays, grads), (other, others, _) = scheduled(), scheduled()
         made.step()
-        before, right = held(arrays, made.bound.arrays), grads["a@GRAD"]
-        grads |= {"a@GRAD": right[:-1], "c@GRAD": grads["c@GRAD"] + 1}
+        before, right = held(arrays, made.bound.arrays), dict(grads)
+        grads |= {"a@GRAD": right["a@GRAD"][:-1], "c@GRAD": grads["c@GRAD"] + 1}
         for call in (lambda: made.step(lr=0.5), lambda: made.step_in(plan.tasks)):
             with pytest.raises(ValueError, match=r"^backward: 'a@GRAD': expected float32 of shape"):
                 call()
-        assert held(arrays, made.bound.arrays) == before
-        grads["a@GRAD"] = right
-        made.step()
-        made.synchronize()
-        return held(arrays, made.bound.arrays) != before
+        grads |= right
+        with pytest.raises(ValueError, match="lr: expected"):
+            made.step(lr=-1.0)
+        assert held(arrays, made.bound.arrays) == before and made.bound.steps == 1
+        for each in (made, other, other):
+            each.step()
+            each.synchronize()
+        return held(arrays, made.bound.arrays) == held(others, other.bound.arrays)
 
     assert all(local.run(rank, 2))
 

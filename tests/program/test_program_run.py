@@ -10,6 +10,7 @@ from program_cases import PARAMS, adam, arrays_of, bound_on, gradients_of, numbe
 from refopt import cpu, gpu
 from refopt.comm import CommError, local
 from refopt.program import Op, Program, Var, amp_program, bind, passes, placement, run, step_program
+from refopt.program.gpu import mixed_precision, sparse
 
 # Running one.
 
@@ -109,17 +110,16 @@ def test_bad_rows(value, error, message, backend):
 
 
 @pytest.mark.clause("N3")
-def test_scatter_add_is_exact():
+@pytest.mark.parametrize(("module", "source", "target"), [
+    (sparse, "bfloat16", "float32"), (sparse, "float32", "float64"), (mixed_precision, "float16", "float32"),
+    (mixed_precision, "float32", "float64"), (mixed_precision, "bfloat16", "bfloat16")])
+def test_sums_and_scatter_adds_are_exact(module, source, target):
     """One rounded addition for each element, on the GPU too."""
     needs.compiler()
-    from numba.core import types as nb
-
-    from refopt.program.gpu.sparse import adder
-
-    for source, target in (("bfloat16", "float32"), ("float32", "float64")):
-        ptx = adder(source, target).ptx((nb.int64,) * 5)
-        floating = re.findall(r"\b((?:add|sub|mul|div|fma|mad)\.\S*f(?:16|32|64))", ptx)
-        assert set(floating) == {f"add.rn.{target.replace('float', 'f')}"}
+    kernel = module.adder(source, target)
+    ptx = kernel.ptx(["int64"] * kernel.function.__code__.co_argcount)
+    floating = re.findall(r"\b((?:add|sub|mul|div|fma|mad)\.\S*f(?:16|32|64))", ptx)
+    assert set(floating) == {"add.rn.f64" if target == "float64" else "add.rn.f32"}
 
 
 def test_gradients_are_written_where_they_are():

@@ -9,7 +9,6 @@ import pytest
 
 from refopt.program import Op, Program, Var, ops
 from refopt.program.ops import TYPES, registry
-from refopt.program.placement import cost
 
 FAMILIES = {f"refopt.program.ops.{module.name}" for module in pkgutil.iter_modules(ops.__path__)}
 VAR = Var("a", (3,), "float32", persistable=True)
@@ -72,17 +71,3 @@ def test_ops_of_the_startup_are_refused_in_a_step():
         slots = {side: {slot: ("a",) for slot in getattr(known, side)} for side in ("inputs", "outputs")}
         with pytest.raises(ValueError, match=rf"main\[0\] {known.name}: expected it in startup"):
             Program({"a": VAR}, (), [Op(known.name, **slots)]).check()
-
-
-def test_what_costs_are_known_of():
-    """Collectives by their formula, copies in memory by their bytes, and of messages none: they are of two ranks."""
-    link, attrs = cost.Link(1.0, 0.0), {"ranks": 2, "root": 0}
-    program = Program({"a": VAR})
-    for known in (TYPES[name] for name in ("all_reduce", "broadcast", "scale", "send", "copy_in")):
-        op = Op(known.name, {"x": ("a",)}, {"out": ("a",)}, attrs)
-        if known.way in ("message", "host"):
-            with pytest.raises(ValueError, match="expected dense tensors and no message"):
-                cost.of_op(program, op, link, 24.0)
-        else:
-            expected = {"all_reduce": 2.0, "broadcast": 1.0, "scale": 1.0}[known.name]
-            assert cost.of_op(program, op, link, 24.0) == expected

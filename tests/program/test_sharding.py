@@ -8,11 +8,11 @@ import pytest
 import sharding_cases as cases
 from hypothesis import given
 from hypothesis import strategies as st
-from program_cases import few, idempotent, numbers_of
+from program_cases import few, numbers_of
 
 from refopt import cpu, gpu
 from refopt.comm import local
-from refopt.program import amp_program, bind, gradient_of, passes
+from refopt.program import gradient_of, passes
 
 
 def unsharded(program):
@@ -49,13 +49,6 @@ def test_a_step_in_order():
     assert len(average.reads) == len(cases.PARAMS) and average.layer is None, "it is of several layers"
     assert gradient_of("a.w", 1) == "a.w.cast_fp16@GRAD@MICRO_1"
     assert [gradient_of("a.b", k, fp32=True) for k in (0, 1)] == ["a.b@GRAD", "a.b@GRAD@MICRO_1"]
-
-
-def test_numbers_that_are_not_given():
-    program = amp_program(cases.PARAMS, "sgd", lr=0.5, max_norm=1.0)
-    assert program.vars["loss_scaling"].initial == 2.0**15
-    (finish,) = (op for op in program.main if op.type == "finish_check")
-    assert dict(finish.attrs) == {"max_norm": 1.0, "epsilon": 1e-6}
 
 
 @pytest.mark.parametrize("recompute", [False, True])
@@ -250,28 +243,6 @@ def test_a_skipped_step_is_skipped_by_all(form, rule, who, backend):
 # Passes.
 
 
-@given(program=cases.steps(), rule=cases.RULES)
-@few(25)
-def test_passes_in_either_order_are_one(program, rule):
-    ranks = cases.ranks_of(program)
-    for rank in (0, ranks - 1):
-        shard = partial(passes.shard, rank=rank, degree=ranks, rule=rule)
-        first = passes.optimize_cast(shard(program).program).program
-        assert first == shard(passes.optimize_cast(program).program).program
-        idempotent(shard, first)
-
-
-def test_programs_of_ranks_differ_in_what_is_kept():
-    """The ops of a rank are among those of the others, or about what it owns; collectives are the same."""
-    program = cases.step(world_size=3, **cases.FULL)
-    made = cases.shards(program)
-    for kind in ("reduce", "all_reduce", "broadcast"):
-        assert len({tuple(op for op in each.main if op.type == kind) for each in made}) == 1
-    owners = cases.owners_of(program)
-    for rank, each in enumerate(made):
-        assert {op.outputs["params"][0] for op in cases.updates(each)} == {p for p in owners if owners[p] == rank}
-
-
 def test_what_is_let_go():
     """fp32 parameters of others are there for the startup, and not after it."""
     program = cases.step(cases.PARAMS[:3], world_size=3)
@@ -289,14 +260,6 @@ def test_what_is_let_go():
         return {name for name in bound.arrays if name in owners}
 
     assert local.run(rank, 3) == [{p for p in owners if owners[p] == r} for r in range(3)]
-    given = cases.brought(made[2], 2)
-    given.pop("a.w")
-
-    def lacking(world):
-        bind(made[world.rank], given if world.rank == 2 else cases.brought(made[world.rank], world.rank), comm=world)
-
-    with pytest.raises(ValueError, match=r"bind: arrays: 'a.w': expected an array, since it has no initial value"):
-        local.run(lacking, 3)
 
 
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])

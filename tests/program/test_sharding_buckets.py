@@ -262,9 +262,3 @@ def test_multiplications_before_reductions_stay():
 def test_bad_arguments_of_formulae(call, message):
     with pytest.raises(ValueError, match=f"^{message}"):
         call()
-
-
-def test_no_parameters():
-    """No rank has an update of no tensors, as `shard` has nothing to share."""
-    made = passes.shard(cases.step([], world_size=2), 0, 2).program.counts()
-    assert "merged_adam" not in made and not any(counts.bucketed_step("adam", [], [], [], 0).values())

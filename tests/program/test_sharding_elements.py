@@ -9,12 +9,12 @@ import pytest
 from compositions import Composition, steps, violation
 from hypothesis import given
 from hypothesis import strategies as st
-from program_cases import few, put, started, values
+from program_cases import edited, few, put, started, values
 
 from refopt.catalog import ROUTINES, workloads
 from refopt.comm import CommError, local
 from refopt.cpu.reduce import sum_of_squares, tree_sum
-from refopt.program import Op, Program, Var, amp_program, bind, counts, passes, step_program
+from refopt.program import Op, Program, Var, bind, passes, step_program
 from refopt.program.model import Part
 
 BACKENDS = pytest.mark.parametrize("backend", ["cpu", "gpu"])
@@ -83,17 +83,6 @@ def test_all_ranks_keep_as_much_to_a_tile_of_each_buffer(ranks):
     assert max(moments) <= padded / ranks + 1024 * buckets and buckets > 3
 
 
-def test_resnet_50_in_mixed_precision():
-    """One reduce-scatter and one all-gather for each buffer; what a rank keeps shrinks by the states and masters."""
-    program = amp_program(workloads.load("resnet50").tensors, "adam", lr=0.1, world_size=4)
-    made = passes.pipeline(program, *passes.preset("sharded_by_element", rank=1, ranks=4)).program
-    kinds = made.counts()
-    assert (kinds["reduce_scatter"], kinds["all_gather"], kinds["all_reduce"]) == (4, 4, 1)
-    assert kinds["merged_adam"] == 4 and "cast" not in {op.type for op in made.main if op.role == "optimize"}
-    total = sum(math.prod(shape) for _, shape in workloads.load("resnet50").tensors)
-    assert counts.kept(made) == pytest.approx(total * (2 + 12 / 4), rel=0.02)
-
-
 def test_gradients_of_micro_steps_are_added_up_where_their_sums_are():
     """Of fp32 gradients a rank has those of its elements alone, and the reductions are in fp16."""
     program = mixed(accumulate=2, reduced="float16").program(2)
@@ -147,26 +136,27 @@ def test_what_is_left_to_all_ranks(case, applied, reason):
     assert found == applied and reason in why
 
 
-def test_what_is_reduced_twice_stays_whole():
-    program = step_program(PARAMS, "adam", lr=0.1, world_size=2)
+def reduced_twice(program):
     again = next(op for op in program.main if op.reads == ("a.b@GRAD",) and op.type == "all_reduce")
-    place = program.main.index(again)
-    result = passes.shard_elements(program.replace(main=[*program.main[:place], again, *program.main[place:]]), 0, 2)
-    assert result.reasons == ("'a.b' is left to all ranks: 'a.b@GRAD' is reduced twice",)
+    return edited(program, lambda op: [op, op] if op is again else [op])
 
 
-def test_a_gradient_that_is_kept_stays_whole():
-    program = step_program(PARAMS, "adam", lr=0.1, world_size=2)
-    kept = replace(program.vars["a.b@GRAD"], persistable=True, initial=0.0)
-    result = passes.shard_elements(program.replace(vars={**program.vars, "a.b@GRAD": kept}), 0, 2)
-    assert result.reasons == ("'a.b' is left to all ranks: 'a.b@GRAD' lives from step to step",)
+def kept(program):
+    lasting = replace(program.vars["a.b@GRAD"], persistable=True, initial=0.0)
+    return program.replace(vars={**program.vars, "a.b@GRAD": lasting})
 
 
-def test_a_parameter_that_another_op_changes_stays_whole():
-    program = step_program(PARAMS, "adam", lr=0.1, world_size=2)
-    first = Op("scale", {"x": ("a.w",)}, {"out": ("a.w",)}, {"scale": 0.5}, "forward")
-    result = passes.shard_elements(program.replace(main=[first, *program.main]), 0, 2)
-    assert result.reasons == ("'a.w' is left to all ranks: other ops change it, too",)
+def changed_first(program):
+    first = Op("scale", {"x": ("a.b",)}, {"out": ("a.b",)}, {"scale": 0.5}, "forward")
+    return program.replace(main=[first, *program.main])
+
+
+@pytest.mark.parametrize(("change", "reason"), [
+    (reduced_twice, "'a.b@GRAD' is reduced twice"), (kept, "'a.b@GRAD' lives from step to step"),
+    (changed_first, "other ops change it, too")])
+def test_what_stays_whole(change, reason):
+    program = change(step_program(PARAMS, "adam", lr=0.1, world_size=2))
+    assert passes.shard_elements(program, 0, 2).reasons == (f"'a.b' is left to all ranks: {reason}",)
 
 
 @pytest.mark.parametrize(("role", "after", "applied"), [

@@ -11,20 +11,6 @@ from program_cases import few
 from refopt.program import passes
 
 
-@pytest.mark.parametrize(("sizes", "ranks", "owners"), [
-    ([1, 1, 1, 1], 2, [0, 0, 0, 1]),
-    ([1, 1, 1, 1], 4, [0, 0, 1, 2]),  # the last rank is empty
-    ([1, 1, 1, 10], 2, [0, 0, 0, 0]),  # and so it is here
-    ([10, 1, 1, 1], 2, [0, 1, 1, 1]),
-    ([100, 1, 1, 1, 1], 4, [0, 1, 2, 3, 3]),
-    ([1], 2, [0]),
-    ([], 3, []),
-    ([0, 0, 0], 2, [0, 0, 0]),
-], ids=str)
-def test_the_rule_of_the_original(sizes, ranks, owners):
-    assert passes.partition(sizes, ranks) == owners
-
-
 @given(sizes=st.lists(st.integers(0, 2**31), max_size=12), ranks=st.integers(1, 9))
 @few(100)
 def test_the_rule_in_megabytes(sizes, ranks):

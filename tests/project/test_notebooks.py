@@ -25,7 +25,6 @@ MOST, MOST_OF_A_SESSION = 4000, 3500  # words of a notebook, and of one that a s
 # The others run in make test-long, and where the site is built.
 IN_MAKE_TEST = {"7-what-goes-wrong", "9-a-step-as-a-program", "11-fused-all-reduce"}
 OF_PEERS = {"15-the-oracle", "16-in-pytorchs-step"}  # run by tests/peers/test_notebook.py
-APPENDIX = "# Appendix: "
 # Hundreds of steps of a training show by their losses what twenty show of the code, and so do fewer elements.
 SIZES = "SIZES = [3000, 64, 64, 1500, 1, 0, 4100, 10]", "SIZES = [1100, 64, 64, 30, 1, 0, 300, 10]"
 FEWER = {"3a-lars-in-two-launches": [SIZES], "3c-forms-of-lars": [SIZES], "3d-a-race-and-a-bias": [SIZES],
@@ -155,20 +154,6 @@ def test_eight_sessions_read_a_notebook_each():
 def test_is_short(path):
     most = MOST_OF_A_SESSION if path.stem in readings() else MOST
     assert words(cells_of(path)) <= most
-
-
-def test_a_listing_stands_in_an_appendix():
-    """Quotes of a whole kernel in production: more than five calls of a walk."""
-    for path in NOTEBOOKS:
-        quotes = sum("walk(" in "".join(cell["source"]) for cell in cells_of(path))
-        first = "".join(cells_of(path)[0]["source"])
-        assert quotes <= 5 or first.startswith(APPENDIX), path.stem
-
-
-def test_words_of_all_kinds_count():
-    cells = [{"source": ["# One\n", "two"]}, {"source": ["three = 4"], "outputs": [
-        {"text": ["six seven\n"]}, {"data": {"text/plain": ["<Markdown object>"], "text/markdown": "eight nine ten"}}]}]
-    assert words(cells) == 3 + 3 + 2 + 3
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

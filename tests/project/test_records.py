@@ -1,7 +1,6 @@
 """Records of measurements: what makes one stale, and what does not."""
 
 import json
-import subprocess
 import sys
 
 import numpy as np
@@ -88,12 +87,6 @@ def test_a_kernel_of_a_page_has_no_module():
     assert not records.needs_ptx({"kernels": [{"module": None, "name": "x"}]}, always=True)
 
 
-def test_a_kernel_that_is_gone():
-    note = {"module": "refopt.gpu.elementwise", "name": "x", "made_by": "nothing", "args": None, "signature": []}
-    assert records.ptx_digest(note).startswith("none: refopt.gpu.elementwise.nothing: AttributeError")
-    assert records.ptx_digest(note | {"made_by": "BLOCK"}).startswith("none: refopt.gpu.elementwise.BLOCK: expected")
-
-
 # Digests of PTX.
 
 
@@ -105,16 +98,6 @@ def note_of(name):
     return {"module": HERE, "name": f"merged_{name}", "made_by": "merged_update",
             "args": [{"routine": name}, dtypes, choices, "float32"],
             "signature": ["int64[2]", "int64[2]", "float32[2]", "float32[3]", *["int64"] * 4]}
-
-
-@pytest.mark.slow  # compilers in two processes
-def test_the_digest_depends_on_no_process_and_on_nothing_compiled_before():
-    notes_there = [note_of(name) for name in ("lion", "sgd")]
-    script = "import json, sys; from benchmarks.records import ptx_digest as d; print(*map(d, json.loads(sys.argv[1])))"
-    command = [sys.executable, "-c", script, json.dumps(notes_there)]
-    there = subprocess.run(command, cwd=record.ROOT, capture_output=True, text=True, check=True).stdout.split()
-    assert [records.ptx_digest(note) for note in reversed(notes_there)] == there[::-1]
-    assert len(set(there)) == 2 and all(len(digest) == 16 for digest in there)
 
 
 PTX = """//

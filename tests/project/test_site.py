@@ -61,21 +61,6 @@ def test_no_page_and_no_notebook_is_left_out():
     assert all((ROOT / f"{page}.md").is_file() for page in pages) and len({*pages}) == len(pages)
 
 
-def test_the_paths_are_short():
-    """Four of at most five pages each, and a sidebar of at most 40 links: the front page's, and the way to it."""
-    text = (ROOT / "docs" / "index.md").read_text()
-    paths = [entries(f"```{{toctree}}\n{body}```\n")[0] for _, body in TREE.findall(text)]
-    assert all(len(pages) <= 5 for pages in paths[:4]) and sum(map(len, paths)) < 40
-
-
-def test_the_front_page_has_a_picture_five_lines_and_four_doors():
-    text = (ROOT / "docs" / "index.md").read_text()
-    (code,) = re.findall(r"(?s)```python\n(.*?)```", text)
-    lines = [x for x in code.splitlines() if x and not x.startswith(("import", "from"))]
-    assert len(lines) == 5 and re.search(r"(?m)^!\[.+\]\(launches.svg\)$", text)
-    assert len(re.findall(r"(?m)^- \*\*\[", text)) == 4
-
-
 def wide(text):
     """Lines of code that a page of 1,280 pixels cuts off. Output and commands may be as long as they are."""
     return [line for indent, language, body in FENCED.findall(text) if language in ("python", "diff", "toml")

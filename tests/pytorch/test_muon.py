@@ -151,44 +151,6 @@ def test_options_may_change_between_steps(change):
     assert all_bits(params) != all_bits(unchanged)
 
 
-@pytest.mark.parametrize("masters", ["fp32", "remainder"])
-def test_masters(masters):
-    """Of bf16: the bits of the reference, where every step starts from the exact parameter."""
-    params = parameters([(4, 6)], dtype=torch.bfloat16)
-    optimizer = made(params, masters=masters)
-    mine, velocities = host(params), [np.zeros((4, 6), np.float32)]
-    kept = [x.astype(np.float32) if masters == "fp32" else np.zeros(x.shape, np.uint16) for x in mine]
-    for step in range(2):
-        new_gradients(params, step)
-        cpu.merged_muon(mine, host([p.grad for p in params]), velocities, lr=LR, iterations=1,
-                        master_params=kept)
-        optimizer.step()
-    assert bytes_of(optimizer) == [x.tobytes() for x in (*mine, *velocities)]
-    assert host([optimizer.state[params[0]]["master_param"]])[0].tobytes() == kept[0].tobytes()
-
-
-def test_a_scaler_and_a_norm():
-    """A step with inf is skipped; the others are those of gradients that nobody scaled, clipped."""
-    (params, others), scaler = (parameters([(3, 4), (2, 2)]) for _ in range(2)), torch.amp.GradScaler("cpu", 8.0)
-    ours, plain = made(params, max_norm=0.5), made(others)
-    for step in range(3):
-        new_gradients(params, step)
-        new_gradients(others, step)
-        torch.nn.utils.clip_grad_norm_(others, 0.5)
-        scaler.scale(torch.ones(()))
-        for p in params:
-            p.grad.mul_(scaler.get_scale())
-        if step == 1:
-            params[0].grad[1, 1] = torch.inf
-        else:
-            plain.step()
-        scaler.step(ours)
-        scaler.update()
-    for p, q in zip(params, others, strict=True):
-        torch.testing.assert_close(p, q, rtol=1e-2, atol=1e-3)
-        torch.testing.assert_close(ours.state[p]["momentum_buffer"], plain.state[q]["momentum_buffer"])
-
-
 GROUP, ONE = "param_groups[0]", "param_groups[0]['params'][0]"
 REFUSED = [
     ((4,), {}, ValueError, f"{ONE}: expected a matrix, got shape (4,), which refopt.torch.AdamW takes"),

@@ -7,8 +7,8 @@ import copy
 
 import pytest
 
-from pytorch.subjects import BUSY, LR, PYTORCHS, all_bits, class_of, drawn, every_class, on_a_gpu, theirs, torch
-from pytorch.trials import assert_alike, beside, held, in_turn, new_gradients, one, pair, parameters, steps, synchronise
+from pytorch.subjects import BUSY, LR, PYTORCHS, all_bits, class_of, drawn, every_class, on_a_gpu, torch
+from pytorch.trials import assert_alike, beside, held, in_turn, new_gradients, one, pair, parameters, steps
 
 pytestmark = pytest.mark.gpu
 db = pytest.importorskip("torch.testing._internal.common_optimizers", exc_type=ImportError)
@@ -185,25 +185,3 @@ def test_state_dictionaries_between_devices(name):
     other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     in_turn(range(2, 4), (params, optimizer), (others, other))
     assert all_bits(params, optimizer) == all_bits(others, other)
-
-
-@pytest.mark.parametrize("name", ["Adam", "AdamW"])
-def test_a_state_of_a_capturable_class(name):
-    """Whose number of steps is on the GPU: loaded here, it counts on."""
-    params, of_peer = parameters(device="cuda"), parameters(device="cuda")
-    peer = theirs(name)(of_peer, lr=LR, capturable=True)
-    steps(peer, of_peer, range(2))
-    ours = class_of(name)(params, lr=LR)
-    synchronise(ours, params, peer, of_peer)
-    steps(ours, params, [2])
-    assert {int(ours.state[p]["step"]) for p in params} == {3}
-
-
-def test_channels_last():
-    """A convolution's weights and gradients in the order that cuDNN likes."""
-    torch.manual_seed(0)
-    model = torch.nn.Conv2d(3, 8, 3).cuda().to(memory_format=torch.channels_last)
-    params = list(model.parameters())
-    optimizer = class_of("AdamW")(params, lr=LR)
-    train(lambda inputs: model(inputs.to(memory_format=torch.channels_last)), optimizer, (2, 3, 8, 8))
-    assert params[0].is_contiguous(memory_format=torch.channels_last)

@@ -123,25 +123,6 @@ def test_hooks(name):
     assert len(seen) == 4 and "more" not in optimizer.state_dict()
 
 
-def test_a_hook_that_scales_gradients():
-    """What a hook before the step does to gradients is what the step is given."""
-    (params, ours), (others, plain) = pair("AdamW")
-
-    def halved(one, args, kwargs):
-        for p in params:
-            p.grad = p.grad * 0.5
-
-    ours.register_step_pre_hook(halved)
-    for step in range(3):
-        new_gradients(params, step)
-        new_gradients(others, step)
-        for q in others:
-            q.grad.mul_(0.5)
-        ours.step()
-        plain.step()
-    assert all_bits(params, ours) == all_bits(others, plain)
-
-
 @every_class
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_zero_grad(name, set_to_none):

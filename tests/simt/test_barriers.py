@@ -8,7 +8,6 @@ import pytest
 
 from refopt import simt
 from refopt.simt import cuda
-from refopt.simt.machine import launch
 
 
 @cuda.jit
@@ -137,17 +136,6 @@ def test_threads_that_have_ended_are_counted():
     with pytest.raises(simt.BarrierDivergence) as caught:
         cuda.jit(other_branch)[1, 32]()
     assert "ended" not in str(caught.value)
-
-
-def test_a_cooperative_launch_is_capped():
-    @cuda.jit
-    def kernel():
-        cuda.cg.this_grid().sync()
-
-    most = kernel.max_cooperative_grid_blocks((16, 16))
-    assert most == launch.MAX_RESIDENT_THREADS // 256
-    with pytest.raises(simt.LaunchError, match="cannot be resident"):
-        kernel[most + 1, 256]()
 
 
 def exit_early():

@@ -186,13 +186,6 @@ def test_blocks_that_can_be_resident(name, kernel, block, dynamic, each):
             kernel[2 * each + 1, block, 0, dynamic]()
 
 
-def test_the_executors_own_limit_holds_as_well():
-    with simt.claim("B200"):
-        assert at_first.max_cooperative_grid_blocks(1024) == 64 < 2 * 148
-        with pytest.raises(simt.LaunchError, match="launch of 66560 threads: more than 65536 cannot be resident"):
-            at_first[65, 1024]()
-
-
 def test_as_many_threads_as_that_may_be_resident(monkeypatch):
     monkeypatch.setattr(launch, "MAX_RESIDENT_THREADS", 128)
     with simt.observe():

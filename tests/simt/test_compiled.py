@@ -3,7 +3,6 @@
 import ast
 import importlib
 import itertools
-import math
 import re
 import sys
 import warnings
@@ -14,12 +13,9 @@ from texts import executed
 
 from refopt import simt
 from refopt.simt import cuda
-from refopt.simt.base.conversions import CONVERSIONS
 from refopt.simt.base.source import definition
 from refopt.simt.compiled import specialize
 from refopt.simt.compiled.kinds import of_value, scalar
-
-THIRD, SCALE, TABLE = 1 / 3, np.float32(3), (1, 0.7)
 
 
 def results(function, *args, size=4, dtype=np.float64):
@@ -90,13 +86,7 @@ def two_returns(x, n):
 NAMED = if_only, summed, summed_from_a_float, broken_out_of, nested, squared_in_a_loop, two_returns
 TYPED = {function.__name__: function for function in NAMED} | {
     "conditional": lambda x, n: x if n else 2, "any_of": lambda x, n: x and n, "greatest": lambda x, n: max(x, n, 1),
-    "absolute": lambda x, n: abs(x) + n, "truncated": lambda x, n: int(x), "real": lambda x, n: float(n),
-    "rounded": lambda x, n: round(x), "root": lambda x, n: math.sqrt(x), "negated": lambda x, n: -x,
-    "pair": lambda x, n: (x, n)[0] * (n, x)[0],
-    "powers": lambda x, n: x**2, "divided": lambda x, n: divmod(x, n)[1], "mantissa": lambda x, n: math.frexp(x)[0],
-    "exponent": lambda x, n: math.frexp(x)[1], "put_together": lambda x, n: math.ldexp(x, n),
-    "fraction": lambda x, n: math.modf(x)[0], "next_one": lambda x, n: math.nextafter(x, n),
-    "remains": lambda x, n: math.fmod(x, n), "raised": lambda x, n: math.pow(x, n)}
+    "pair": lambda x, n: (x, n)[0] * (n, x)[0]}
 EVERY = [*itertools.product(("int8", "uint16", "uint32", "float32", "float64"), ("int16", "int32", "int64"))]
 SOME = [("int8", "int64"), ("uint32", "int32"), ("float32", "int16"), ("float32", "int64"), ("float64", "int32")]
 
@@ -118,232 +108,6 @@ def test_variables_have_the_types_that_numba_infers(what, names):
         assert not typed.untyped
         expected = re.sub(r"Literal\[int\].*", "int64", str(done.signature.return_type))
         assert scalar(typed.result).name == expected, pair_of
-
-
-def test_a_variable_that_becomes_a_double_is_one_on_both_ways():
-    def kernel(x, condition, out):
-        s = x[0]
-        before = s * s
-        if condition:
-            s = 1.0
-        out[0], out[1] = before, s * s
-
-    x = np.array([1.1], np.float32)
-    assert results(kernel, x, False)[:2] == [float(x[0] * x[0]), float(x[0]) ** 2]
-    assert results(kernel, x, True)[1] == 1
-
-
-def test_values_are_converted_where_branches_meet_and_loops_begin():
-    def kernel(x, n, out):
-        if n > 3:
-            s = x[0]
-        else:
-            s = 0.5
-        out[0] = s * s
-        t = 0
-        for i in range(n - 4):
-            t += x[i]
-        out[1] = -t  # minus zero, if no element was added
-        u = x[0]
-        while n > 0:
-            n -= 3
-            if n == 1:
-                u = 2
-                break
-        out[2] = u * x[0]
-
-    x = np.array([1.1], np.float32)
-    first, second, third, _ = results(kernel, x, 4)
-    assert first == float(x[0]) ** 2 and math.copysign(1, second) == -1 and third == 2 * float(x[0])
-    assert results(kernel, x, 5)[1:3] == [-float(x[0]), float(x[0]) ** 2]
-
-
-ONE = np.array([1.1], np.float32)
-WIDE = np.array([2**53, 2**53 + 1], np.uint64)
-ENDS = np.array([np.nan, 1, 0.0, -0.0, 1e-40], np.float32)
-INTEGERS = np.array([1, 0x10000])
-
-
-@pytest.mark.parametrize(("x", "expected"), [
-    # A constant makes a double, unless it has a type.
-    (ONE, {"x[0] * 0.1": float(ONE[0]) * 0.1, "x[0] * THIRD * TABLE[1]": float(ONE[0]) * THIRD * 0.7}),
-    (ONE, {"x[0] * SCALE": float(ONE[0] * SCALE), "x[0] * math.pi": float(ONE[0]) * math.pi}),
-    # Integers have their own width when they are negated, or their bits counted; Booleans are integers of 8 bits.
-    (np.array([1], np.uint8), {"-x[0]": 255, "+x[0]": 1, "~x[0]": 254, "cuda.clz(x[0])": 7}),
-    (np.array([-128], np.int8), {"-x[0]": -128, "+x[0]": -128, "~x[0]": 127, "abs(x[0])": -128, "bool(x[0])": 1}),
-    (np.array([5], np.uint32), {"-x[0]": 2**32 - 5, "+x[0]": 5, "~x[0]": 2**32 - 6}),
-    (np.array([True]), {"-x[0]": -1, "+x[0]": 1, "~x[0]": 0, "abs(x[0])": 1}),
-    (INTEGERS, {"cuda.clz(x[1])": 47, "cuda.brev(x[1])": 0x8000, "cuda.clz(x[0])": 63, "cuda.popc(x[0])": 1}),
-    (np.array([-1], np.int32), {"cuda.clz(x[0])": 0, "cuda.popc(x[0])": 32, "cuda.ffs(x[0])": 1}),
-    # Comparisons are made in the type that holds both: no float32 is 16777217; of mixed signs they are doubles.
-    (np.array([16777216, 0.1], np.float32), {"x[0] == 16777217": 0, "x[1] == 0.1": 0, "x[0] < 16777217": 1}),
-    (WIDE, {"x[0] < x[1]": 1, "x[0] == np.int64(2**53 + 1)": 1, "x[0] >= x[1]": 0, "x[0] != x[1]": 1}),
-    # Extremes drop a NaN, and know the sign of zeros; subnormal numbers stay.
-    (ENDS, {"max(x[0], x[1])": 1, "min(x[1], x[0])": 1, "x[4] * np.float32(0.5)": float(ENDS[4] * np.float32(0.5))}),
-    (ENDS, {"1 / max(x[2], x[3])": np.inf, "1 / min(x[3], x[2])": -np.inf, "1 / max(x[3], x[2])": np.inf}),
-    (ENDS, {"max(x[1], x[0], x[2])": 1, "math.isnan(max(x[0], x[1], x[2]))": 1, "min(x[1], x[0], 2)": 1}),
-    (np.array([-17]), {"divmod(x[0], 5)[0]": -4, "divmod(x[0], 0.75)[1]": 0.25, "sum((x[0], 0.5))": -16.5}),
-    (np.array([3, 4]), {"abs(sum((x[0], 4j)))": 5, "(-complex(x[0], 2)).imag": -2, "abs(x.size - 5)": 3}),
-    (np.array([6, 4]), {"np.bitwise_and(x.size, 6)": 2, "x[0].bit_count()": 2, "float('1.5')": 1.5}),
-    (ENDS, {"bool(x[0])": 1, "bool(-x[1])": 1, "bool(x[3])": 0, "x[3] or x[1]": 1, "not x[0]": 0}),
-    # The bits of a number are those of its type, also where Python has the number.
-    (INTEGERS, {"(x.size + 2**62 - 1).view(np.float64)": 2 + 2.0**-51}),
-    # Integers beyond 2**53 become float32s in one rounding.
-    (np.array([3, 65537]), {"x[0] ** x[1] == 2**63 - 1": 1}),  # a double, which is clamped
-    (np.array([1, 2]), {"math.hypot(x[0], x[1])": math.hypot(1, 2), "math.atan2(x[0], x[1])": math.atan2(1, 2)}),
-    # Where Python raises an error, the result is infinite or none.
-    (np.array([-0.0, 200]), {"math.gamma(x[0])": -np.inf, "math.gamma(x[1])": np.inf, "math.lgamma(x[0])": np.inf}),
-    (np.array([np.inf, 1]), {"math.isnan(math.gamma(-x[0]))": 1, "math.isnan(math.remainder(x[0], x[1]))": 1}),
-    (np.array([5.0, 3.0]), {"math.remainder(x[0], x[1])": -1, "math.fmod(x[0], x[1])": 2}),
-    (np.array([2**60 + 2**36]), {"np.float32(x[0] + 1)": 2.0**60 + 2**37, "np.float32(x[0] + 0)": 2.0**60}),
-    (np.array([2**63 + 2**39 + 1], np.uint64), {"np.float32(x[0])": 2.0**63 + 2**40}),
-    # By as many bits as there are not, nothing is left.
-    (np.array([1, 70, 2**62]), {"x[0] << x[1]": 0, "x[0] << x[2]": 0, "x[1] >> x[2]": 0, "-x[1] >> x[2]": -1}),
-    # Doubles and integers of 32 bits are rounded as doubles: no float32 is 16777217.
-    (np.array([16777217.2]), {"round(x[0])": 16777217}), (np.array([16777217], np.int32), {"round(x[0])": 16777217}),
-    (INTEGERS, {"7.5 / (x[0] - 1)": np.inf, "7 // (x[0] - 1)": 0, "7 % (x[0] - 1)": 0, "-1 / (x[0] - 1)": -np.inf})])
-def test_values(x, expected):
-    lines = "".join(f"    out[{k}] = {text}\n" for k, text in enumerate(expected))
-    scope = {"np": np, "math": math, "cuda": cuda, "THIRD": THIRD, "SCALE": SCALE, "TABLE": TABLE}
-    kernel = executed(f"def kernel(x, out):\n{lines}", **scope)["kernel"]
-    assert results(kernel, x, size=len(expected)) == [*expected.values()]
-
-
-def test_conversions_round_once():
-    for n, to in (2**60 + 2**36 + 1, 2.0**60 + 2**37), (2**63 + 2**39 + 1, 2.0**63 + 2**40), (-(2**53) - 1, -(2.0**53)):
-        assert CONVERSIONS["float32"](n) == to and CONVERSIONS["float32"](n).dtype == np.float32
-    assert CONVERSIONS["float16"](1 + 2**-11 + 2**-40) == 1 + 2**-10
-    def kernel(n, out):
-        out[0] = n + 1
-
-    assert results(kernel, 2**60 + 2**36, size=1, dtype=np.float32) == [2.0**60 + 2**37]
-
-
-def test_a_sum_of_halves_from_a_float_of_pythons_is_a_double():
-    def kernel(x, out):
-        s = 0.0
-        for _ in range(5000):
-            s += x[0]
-        out[0] = s
-
-    assert results(kernel, np.ones(1, np.float16))[0] == 5000
-
-
-def test_integers_wrap_at_64_bits():
-    def kernel(seed, out):
-        s = seed
-        for i in range(3):
-            s = s * 6364136223846793005 + 1442695040888963407
-            out[i] = s
-        out[3] = np.uint32(1) - np.uint32(2)
-
-    state, expected = 12345, []
-    for _ in range(3):
-        state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
-        expected.append(state - (state >> 63 << 64))
-    assert results(kernel, 12345, dtype=np.int64) == [*expected, -1]
-
-    def below(n, out):
-        out[0] = n + -5
-
-    assert results(below, -(2**63), size=1, dtype=np.int64) == [2**63 - 5]
-
-    def power(n, out):
-        out[0] = n * n * n * n * n
-
-    assert results(power, 3**13, size=1, dtype=np.int64) == [(3**65 + 2**63) % 2**64 - 2**63]
-
-    def tested(n, out):
-        if n * 4294967296 * 4294967296:
-            out[0] = 1
-        while n * 4294967296 * 4294967296 and out[1] < 1:
-            out[1] += 1
-        out[2] = 1 if n * 4294967296 * 4294967296 else 0
-        out[3] = not n * 4294967296 * 4294967296
-        assert not (n << 62) * 4
-
-    assert results(tested, 1, size=4, dtype=np.int64) == [0, 0, 0, 1]
-
-
-def test_integers_that_a_function_is_given_keep_their_limits():
-    """Products of large ones wrap there, and negative ones are stored as such."""
-
-    @cuda.jit(device=True)
-    def squared(n):
-        return n * n
-
-    @cuda.jit(device=True)
-    def itself(n):
-        return n
-
-    def kernel(x, out):
-        out[0], out[1], out[2], out[3] = squared(2**40 + 1), squared(x.size), itself(-5), x.strides[0]
-
-    backwards = cuda.to_device(np.zeros(7))[::-1]
-    assert results(kernel, backwards, dtype=np.uint64) == [2**41 + 1, 49, 2**64 - 5, 2**64 - 8]
-
-
-def test_integers_to_a_power_below_0():
-    def kernel(one, n, out):
-        out[0], out[1], out[2], out[3] = one**n, (-one) ** n, (-one) ** (n - 1), (one + one) ** n
-        out[4] = (one - one) ** n
-
-    assert results(kernel, 1, -2, size=5, dtype=np.int64) == [1, 1, -1, 0, -(2**63)]
-
-
-def test_elements_take_the_lowest_bits():
-    def kernel(n, out):
-        out[0], out[1] = n, -n
-        out[2] += n
-        out[3] -= 1
-
-    assert results(kernel, 70000, dtype=np.int16) == [4464, -4464, 4464, -1]
-    assert results(kernel, 70000, dtype=np.uint8) == [112, 144, 112, 255]
-
-
-def test_a_function_is_typed_for_its_arguments():
-    @cuda.jit(device=True)
-    def scaled(a, b=0.5):
-        return a * b
-
-    @cuda.jit(device=True)
-    def factorial(n):
-        product = 1
-        for k in range(2, n + 1):
-            product *= k
-        return product
-
-    def kernel(x, y, out):
-        out[0], out[1] = scaled(x[0]), scaled(y[0])
-        out[2] = scaled(x[0], x[0])
-        out[3] = factorial(20)
-
-    x, y = np.array([1.1], np.float32), np.array([3], np.int8)
-    assert results(kernel, x, y) == [float(x[0]) * 0.5, 1.5, float(x[0] * x[0]), float(math.factorial(20))]
-
-
-def test_items_of_tuples_are_converted_where_branches_meet():
-    @cuda.jit(device=True)
-    def factors(n):
-        if n > 3:
-            return 1, n
-        return 0.5, n
-
-    def kernel(x, n, out):
-        pair = factors(n)
-        out[0] = pair[0] * x[0] * x[0]
-        other = (x[0], 2)
-        if n > 3:
-            other = (1.0, 2)
-        out[1] = other[0] * x[0]
-        inner = ((x[0], 2), n)
-        if n > 3:
-            inner = ((1.0, 2), n)
-        out[2] = inner[0][0] * x[0]
-
-    x = np.array([1.1], np.float32)
-    assert results(kernel, x, 4)[:3] == [float(x[0]) ** 2, float(x[0]), float(x[0])]
-    assert results(kernel, x, 3)[:3] == [float(x[0]) ** 2 / 2, float(x[0]) ** 2, float(x[0]) ** 2]
 
 
 def test_an_atomic_gives_a_value_of_its_arrays_type():
@@ -402,19 +166,6 @@ def test_a_captured_number_is_that_of_the_first_launch():
     scope["factor"] = 100
     kernel[1, 1](x)
     assert x[0] == 4
-
-
-def test_floats_are_taken_apart_in_their_type():
-    def kernel(x, n, out):
-        mantissa, exponent = math.frexp(x[0])
-        fraction, whole = math.modf(x[0])
-        out[0], out[1], out[2] = math.ldexp(mantissa, exponent), math.ldexp(x[0], n), exponent
-        out[3], out[4] = fraction, whole
-        out[5] = math.nextafter(x[0], x[1])
-
-    x, after = np.array([-5.5, 0], np.float32), float(np.nextafter(np.float32(-5.5), np.float32(0)))
-    for exponent in (2, np.int32(2), np.uint64(2)):
-        assert results(kernel, x, exponent, size=6) == [-5.5, -22, 3, -0.5, -5, after]
 
 
 def test_print_shows_numbers_alone(capsys):

@@ -136,31 +136,6 @@ def test_tuples_of_another_length_and_what_is_no_tuple(signature, given):
         kernel[1, 1](np.zeros(1))
 
 
-def test_a_wrong_number_of_arguments():
-    with pytest.raises(simt.CompileError, match=r"twice is compiled for other arguments than .*, a number"):
-        results(cuda.jit("float32(float32)", device=True)(lambda_named("twice")), 1, 2)
-
-
-def lambda_named(name):
-    function = lambda x: x * 2  # noqa: E731
-    function.__name__ = name
-    return function
-
-
-def test_doubles_in_it_are_listed():
-    @cuda.jit("float32(float32)", device=True)
-    def scaled(x):
-        return x * 0.1
-
-    @cuda.jit
-    def kernel(x):
-        x[0] = scaled(x[0])
-
-    with simt.observe(doubles="report") as log:
-        kernel[1, 1](np.ones(1, np.float32))
-    assert [double.text.strip() for double in log.doubles] == ["return x * 0.1"]
-
-
 @numba.cuda.jit(device=True)
 def of_numba(x):
     return numba.cuda.threadIdx.x + x

@@ -139,15 +139,3 @@ def test_bands_of_records():
     [axis] = simt.draw(log).figure.axes
     found = [edge for band in axis.patches for edge in (band.get_x(), band.get_width())]
     assert found == pytest.approx([-1 / 2, 8 / 3, 16 / 3 - 1 / 2, 8 / 3])
-
-
-def test_lines_stand_between_the_warps_of_a_block():
-    @cuda.jit
-    def kernel(x):
-        x[cuda.grid(1)] = 1
-
-    with simt.observe(profile=True) as log:
-        kernel[2, 48](cuda.to_device(np.zeros(96, np.float32)))
-    [axis] = simt.draw(log).figure.axes
-    lines = {line.get_ydata()[0] for line in axis.get_lines() if line.get_linestyle() == "-"}
-    assert sorted(lines) == [-0.5, 31.5, 47.5, 79.5, 95.5]

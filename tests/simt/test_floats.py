@@ -106,18 +106,6 @@ def test_finite_numbers_are_no_event():
     assert events(kernel, n, *arrays)[0] == {}
 
 
-def test_cooperative_launches():
-    @cuda.jit
-    def kernel(x, y):
-        cuda.cg.this_grid().sync()
-        y[cuda.grid(1)] = x[0] / x[1]
-
-    with simt.observe(floats=True) as log:
-        kernel[3, 2](device(1, 0), device(*range(6)))
-    rows = [(event.what, event.how, event.times) for event in log.floats.events]
-    assert rows == [("inf", "arises", 6), ("inf", "store", 6)]
-
-
 def test_without_floats_nothing_is_signalled():
     @cuda.jit
     def kernel(y):

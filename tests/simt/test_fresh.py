@@ -135,13 +135,3 @@ def test_local_arrays_are_watched_one_by_one():
         assert caught.value.thread == (0, 0, 0)
     with simt.observe(watch=True, lenient="uninitialized"):
         kernel[1, 1](out, 0)
-
-
-def test_a_copy_of_fresh_memory_makes_written_memory_fresh():
-    x, unwritten = fresh(), fresh()
-    with simt.observe(watch=True):
-        write[1, 1](x, 0)
-        read[1, 1](x, 0)
-        x.copy_to_device(unwritten)
-        with pytest.raises(simt.UninitializedRead):
-            read[1, 1](x, 0)

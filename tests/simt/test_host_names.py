@@ -246,26 +246,3 @@ def test_cache_hints_load_and_store():
     x = np.array([2.0, 0])
     kernel[1, 1](x)
     assert x[1] == 4
-
-
-RECORD = np.dtype([("a", np.float32), ("b", np.int32, (2,)), ("c", [("d", np.int8)])])
-
-
-def test_fields_are_attributes():
-    @cuda.jit
-    def kernel(x, one, out):
-        i = cuda.grid(1)
-        r = x[i]
-        x[i].a = i + r.b[1]
-        r.c.d = 3
-        x.a[i] += 1
-        s = cuda.shared.array(4, RECORD)
-        t = cuda.local.array(1, RECORD)
-        s[i].a = t[0].a = one.a
-        out[i] = s[i].a + t[0].a + x[i]["a"] + one["c"]["d"]
-
-    x, one, out = np.zeros(4, RECORD), np.ones(1, RECORD)[0], np.zeros(4)
-    x["b"][:, 1] = 10
-    kernel[1, 4](x, one, out)
-    assert x["a"].tolist() == [11, 12, 13, 14] and x["c"]["d"].tolist() == [3] * 4
-    assert out.tolist() == [14, 15, 16, 17]

@@ -91,21 +91,6 @@ def test_kernels(body, by_lanes):
     both_are([words(128, np.int32) >> 8], np.zeros(128, np.int64), body, by_lanes, 2, 64)
 
 
-@pytest.mark.parametrize("index", [3, -4, (1, 2), 200], ids=str)
-def test_an_index_outside_a_view_of_a_lane(index, by_lanes):
-    """The launch runs by threads after all, which say where."""
-
-    def outside(x, out):
-        i = cuda.grid(1)
-        part = x[i % 4 : i % 4 + 3] if index != 200 else x[i * 2 : i * 2 + 3]
-        out[i] = 1
-        out[i] = part[index] if index != 200 else part[2]
-
-    out = np.zeros(128)
-    with pytest.raises((simt.OutOfBounds, IndexError, simt.CompileError)):
-        cuda.jit(outside)[2, 64](np.zeros(200), out)
-
-
 def adds_floats(x, out):
     cuda.atomic.add(out, cuda.grid(1) % 3, x[cuda.grid(1)])
 

@@ -176,17 +176,6 @@ def test_members_of_enumerations_are_not_converted():
     assert x[0] == 7.5
 
 
-def test_arrays_that_say_how_they_are_copied():
-    @cuda.jit("void(int32[:])")
-    def kernel(x):
-        x[0] += 1
-
-    for way, left in ((cuda.In, 0), (cuda.InOut, 1), (cuda.Out, 0xABABABAC - 2**32)):  # from poison
-        x = np.zeros(1, np.int32)
-        kernel[1, 1](way(x))
-        assert x[0] == left
-
-
 REFUSED = {
     "another type": ("void(float32[:])", (np.zeros(2),), "x: array(float32, 1d, A) expected, got float64 of 1 dim"),
     "other dimensions": ("void(float64[:])", (np.zeros((2, 2)),), "expected, got float64 of 2 dimensions"),

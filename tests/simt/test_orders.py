@@ -129,6 +129,30 @@ def test_more_orders_by_seed():
     assert shown(orders=seed) is None and shown(orders=1, seed=seed) == order
 
 
+def threads_in_order(schedule, seed=0):
+    seen = []
+
+    @cuda.jit
+    def kernel():
+        cuda.syncthreads()
+        note()
+
+    note = simt.ptx_twin()(lambda: seen.append((cuda.blockIdx.x, cuda.threadIdx.x)))
+
+    with simt.observe(schedule=schedule, seed=seed):
+        kernel[3, 4]()
+    return seen
+
+
+def test_schedules():
+    forward = [(block, thread) for block in range(3) for thread in range(4)]
+    assert threads_in_order("forward") == forward and threads_in_order("reverse") == forward[::-1]
+    shuffled = threads_in_order("random")
+    assert sorted(shuffled) == forward and shuffled not in (forward, forward[::-1])
+    assert threads_in_order("random", 1) != threads_in_order("random", 2)
+    assert len({tuple(dict(threads_in_order("random", seed))) for seed in range(20)}) == 6  # all orders of three blocks
+
+
 def test_a_random_order_does_not_depend_on_what_ran_before():
     @cuda.jit
     def arrive(counter, places):
@@ -213,20 +237,6 @@ def test_printing_and_profiles_once(capsys):
         kernel[1, 32](ints())
     assert capsys.readouterr().out == "here\nhere\n"
     assert log.profile.sectors == once.profile.sectors and log.profile.lines == once.profile.lines
-
-
-def test_floats_once():
-    """What arises in another order is not counted again."""
-
-    @cuda.jit
-    def kernel(x, y):
-        cuda.atomic.add(x, 0, 1)
-        y[cuda.threadIdx.x] = np.float32(1) / y[cuda.threadIdx.x]
-
-    with simt.observe(watch=True, floats=True) as log:
-        kernel[1, 4](ints(), np.zeros(4, np.float32))
-    assert [(event.what, event.how, event.times) for event in log.floats.events] == [
-        ("inf", "arises", 4), ("inf", "store", 4)]
 
 
 def test_a_launch_that_did_not_end_is_not_run_again():

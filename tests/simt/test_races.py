@@ -398,26 +398,12 @@ def all_add_then_all_read(x, y):
     y[cuda.grid(1)] = x[0]
 
 
-def all_read_then_all_add(x, y):
-    grid = cuda.cg.this_grid()
-    y[cuda.grid(1)] = x[0]
-    grid.sync()
-    cuda.atomic.add(x, 0, 1)
-
-
 def all_write_one_value(x, y):
     x[0] = 1
     y[cuda.grid(1)] = x[0]
 
 
-def all_fence_and_count(x, y):
-    y[cuda.grid(1)] = 1
-    cuda.threadfence()
-    cuda.atomic.add(x, 0, 1)
-
-
-@pytest.mark.parametrize("body", [
-    all_read_one, all_add_then_all_read, all_read_then_all_add, all_write_one_value, all_fence_and_count])
+@pytest.mark.parametrize("body", [all_read_one, all_add_then_all_read, all_write_one_value])
 def test_the_cost_of_watching_is_linear(body, monkeypatch):
     """Four times the threads at one location look at about four times the accesses of others; 16 times, if it were not.
     """

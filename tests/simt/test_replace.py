@@ -144,34 +144,6 @@ def test_a_script(tmp_path, numba):
         assert "No module named 'numba'" in python(tmp_path, "-c", "import numba", numba=False)[1]
 
 
-RULES = """
-import numpy as np
-from numba import cuda
-@cuda.jit
-def kernel(x):
-    x[-1] = 1 * x[0] {extra}
-kernel[1, 2](np.zeros(2, np.float32))
-"""
-
-
-def test_rules_of_a_script(tmp_path, capsys):
-    """Of which some hold, or do not, for the whole script."""
-    script = str(tmp_path / "rules.py")
-
-    def passes(*options, extra=""):
-        (tmp_path / "rules.py").write_text(RULES.format(extra=extra))
-        return cli.main(["simt", *options, script]) == 0
-
-    assert passes() and passes("--watch")
-    assert not passes("--strict", "negative-index") and not passes("--watch", "--strict", "same-value")
-    assert passes("--watch", "--strict", "same-value", "--lenient", "same-value", "--lenient", "acquire")
-    assert passes(extra="* 0.5") and passes("--doubles", "ignore", extra="* 0.5")
-    capsys.readouterr()
-    assert not passes("--doubles", "refuse", extra="* 0.5")
-    assert "computes in fp64" in capsys.readouterr().err
-    assert not passes("--strict", "nothing") and "invalid choice: 'nothing'" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(("value", "replaced"), [("1", True), ("0", False)])
 def test_the_environment_variable(tmp_path, value, replaced):
     program = "import sys, refopt.simt; print('replace_numba' in [type(one).__name__ for one in sys.meta_path])"
@@ -247,6 +219,9 @@ def outside(x):
 @cuda.jit
 def equal(x):
     x[0] = 1
+@cuda.jit
+def last(x):
+    x[-1] = x[0] * 0.5
 arrive[8, 1](np.zeros(1, np.int32), places := np.zeros(8, np.int32))
 print(*places)
 {launch}
@@ -265,7 +240,13 @@ FORWARD = "0 1 2 3 4 5 6 7\n"
     ("--keep-going", "outside[1, 2](np.zeros(3)); sys.exit(3)", 1, FORWARD, "1 of 1 (2 times): "),
     ("--keep-going", "outside[1, 1](np.zeros(3))", 1, FORWARD, "\nand 1 more\n"),
     ("--watch", "equal[1, 2](np.zeros(3))", 0, FORWARD, "refopt simt: equal values written to x, unordered"),
-    ("--watch", "equal[1, 2](np.zeros(3)); sys.exit(3)", 3, FORWARD, "")])
+    ("--watch", "equal[1, 2](np.zeros(3)); sys.exit(3)", 3, FORWARD, ""),
+    ("--watch --strict same-value", "equal[1, 2](np.zeros(3))", 1, FORWARD, "DataRace"),
+    ("--watch --strict same-value --lenient same-value --lenient acquire", "", 0, FORWARD, ""),
+    ("--strict negative-index", "last[1, 1](np.zeros(2))", 1, FORWARD, "OutOfBounds"),
+    ("--strict nothing", "", 2, "", "invalid choice: 'nothing'"),
+    ("--doubles ignore", "last[1, 1](np.zeros(2, np.float32))", 0, FORWARD, ""),
+    ("--doubles refuse", "last[1, 1](np.zeros(2, np.float32))", 1, FORWARD, "computes in fp64")])
 def test_options_of_a_script(tmp_path, capsys, monkeypatch, options, launch, status, out, err):
     monkeypatch.setattr(defects, "MOST", 1)
     (tmp_path / "blocks.py").write_text(BLOCKS.replace("{launch}", launch))

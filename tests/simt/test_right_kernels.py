@@ -5,7 +5,7 @@ import pytest
 
 from refopt import simt
 from refopt.simt import cuda
-from simt.cases import NESTED, PAIR, SCHEDULES, Cases, ints
+from simt.cases import PAIR, SCHEDULES, Cases, ints
 
 right = Cases()  # the outcome is what the last argument begins with
 
@@ -59,15 +59,6 @@ def shuffles_of_disjoint_halves(out):
         out[t] = cuda.shfl_xor_sync(0xFFFF, t, 1)
     else:
         out[t] = cuda.shfl_xor_sync(0xFFFF0000, t, 1)
-
-
-@right([2, 3, 5], lambda: np.zeros(2, NESTED), lambda: np.zeros(3), block=1)
-def records_in_records(x, out):
-    x[0]["at"]["x"] = 2
-    x[0]["w"][1] = 3
-    x[0]["n"] = 5
-    x[1] = x[0]
-    out[0], out[1], out[2] = x[1]["at"]["x"], x["w"][1, 1], x["n"][1]
 
 
 @right([4, 1], lambda: cuda.device_array(2, np.int32), ints, block=4)
@@ -141,13 +132,6 @@ def look_back_by_tickets(ticket, sums, out):
     cuda.atomic.exch(sums, b, before + 1)
     if b == 5:
         out[0] = before + 1
-
-
-@right(100, ints, ints, grid=10, block=10)
-def all_have_counted(count, out):
-    cuda.atomic.add(count, 0, 1)
-    cuda.syncthreads()
-    cuda.atomic.max(out, 0, cuda.atomic.add(count, 0, 0))
 
 
 ORDERS = [*({"schedule": name, "seed": seed} for name, seed in SCHEDULES), {"orders": 3}]

@@ -119,20 +119,6 @@ def test_functions_that_a_kernel_calls():
     assert x.tolist() == [0 + 1 + 4, 1 + 1, 2 + 2, 3 + 6]
 
 
-def test_functions_of_a_namespace_by_names_of_ones_own():
-    add, array = atomic.add, shared.array
-
-    def kernel(x):
-        part = array(2, float32)
-        part[threadIdx.x] = threadIdx.x + 1
-        syncthreads()
-        add(x, 0, part[1 - threadIdx.x])
-
-    x = np.zeros(1, np.float32)
-    simt.run(kernel)[1, 2](x)
-    assert x[0] == 3
-
-
 def test_functions_without_anything_of_numba_are_not_copied():
     """What is the executor's already."""
     seen = []

@@ -95,12 +95,6 @@ def test_a_branch_that_is_not_taken_does_not_widen():
     assert value(body, X, 0)[:2] == [1, 0]
 
 
-def test_a_loop_that_assigns_to_several_elements_is_typed(recwarn):
-    body = "    for i in range(2):\n        out[i], out[i + 2] = n * x[i], x[i]\n"
-    assert value(body, X, np.float32(2)) == [2 * X[0], 2 * X[1], X[0], X[1]]
-    assert not recwarn.list
-
-
 def test_a_variable_set_on_two_ways_is_no_constant():
     body = "    if n:\n        k = 1\n    else:\n        k = 1\n    s = x[0] if k else 0.5\n    out[0] = s * s\n"
     assert value(body, X, 0)[0] == float(X[0]) ** 2 != float(X[0] * X[0])
@@ -126,14 +120,6 @@ def test_limits_of_integers():
                                 (-5, 2**31, limits("int64"))):
         assert widened(Scalar("int64", "py", low, high)) == Scalar("int64", "py", *expected)
     assert widened(Scalar("int8", "np", 0, 64)) == Scalar("int8", "np", 0, 127)
-
-
-def test_a_default_is_a_double():
-    @cuda.jit(device=True)
-    def scaled(a, by=0.1, *, more=0.7):
-        return a * by * more
-
-    assert value("    out[0] = scaled(x[0])\n", X, 0, scaled=scaled)[0] == float(X[0]) * 0.1 * 0.7
 
 
 def test_constants_that_are_not_folded():
@@ -169,11 +155,6 @@ def test_a_loop_may_count_in_an_element_or_a_field():
     records = np.zeros(1, [("a", np.int8)])
     assert value("    for out[n] in range(3):\n        out[0] += out[n]\n", X, 1)[:2] == [3, 2]
     assert value("    for x[n].a in range(3):\n        out[0] += x[n].a\n", records, 0)[0] == 3 and records["a"][0] == 2
-
-
-def test_tuples_and_text_may_be_added_to():
-    assert value("    t = 'a'\n    t += 'b'\n    out[0] = t == 'ab'\n", X, 0)[0] == 1
-    assert value("    t = 1, n\n    t += n + 2, 3\n    out[0], out[1] = t[2], len(t)\n", X, 5)[:2] == [7, 4]
 
 
 @pytest.mark.filterwarnings("error::refopt.simt.UntypedWarning")

@@ -57,17 +57,6 @@ def test_all_lanes_of_a_warp_are_together(blocks):
         assert (opposite.reshape(-1, 32) == rows[:, ::-1] * np.arange(32)).all()
 
 
-def test_arithmetic_with_results_is_that_of_their_type():
-    @cuda.jit
-    def kernel(x, y):
-        i = cuda.grid(1)
-        y[i] = of_all(x[i], 1)[1] * 0.1 + largest(i)
-
-    x, y = np.full(32, 1.1, np.float32), np.zeros(32)
-    kernel[1, 32](x, y)
-    assert (y == np.float64(x[0]) * 0.1 + 31).all()
-
-
 @pytest.mark.parametrize("threads", [64, 1024])
 def test_lanes_that_have_ended_are_missed(threads):
     """By threads and by lanes, watched or not."""
@@ -279,27 +268,6 @@ def test_copies_by_lanes_are_those_by_threads(wait, late):
     assert outs[0].tobytes() == outs[1].tobytes()
 
 
-@pytest.mark.parametrize("blocks", [1, 40])
-def test_a_copy_is_made_once(blocks):
-    """Another wait does not bring it back."""
-
-    @cuda.jit
-    def kernel(address, out):
-        i = cuda.threadIdx.x
-        tile = cuda.shared.array(128, np.float32)
-        begin(tile, 4 * i, address + 16 * i)
-        commit()
-        wait_for_all()
-        tile[4 * i] = -1
-        commit()
-        wait_for_all()
-        out[i] = tile[4 * i] + tile[4 * i + 1]
-
-    source, out = cuda.to_device(np.arange(128, dtype=np.float32)), np.zeros(32, np.float32)
-    kernel[blocks, 32](source.__cuda_array_interface__["data"][0], out)
-    assert (out == np.arange(0, 128, 4)).all()
-
-
 @pytest.mark.parametrize("part", [commit, wait_for_all])
 def test_groups_of_some_lanes(part):
     """These run by threads: what the others have begun is theirs."""
@@ -329,23 +297,3 @@ def test_a_copy_is_seen_by_its_thread_alone():
         copied(copier("all", sync=False), watch=True)
     with pytest.raises(simt.DataRace, match="shared array"):
         copied(copier("all", late=True), watch=True)
-
-
-@simt.ptx_twin("float32")
-def doubled(array, index):
-    vector = vectors.read_vector(array, index, 2)
-    vector *= 2
-    return vector[0]
-
-
-def test_a_vector_that_is_read_is_a_copy():
-    @cuda.jit
-    def kernel(x):
-        tile = cuda.shared.array(2, np.float32)
-        tile[0] = tile[1] = 1
-        x[0], x[1] = doubled(tile, 0), tile[0]
-
-    for observed in ({}, {"watch": True}):
-        x = np.zeros(2, np.float32)
-        outcome(kernel, x, threads=1, **observed)
-        assert x.tolist() == [2, 1]

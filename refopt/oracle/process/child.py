@@ -16,6 +16,9 @@ from typing import Any, NamedTuple, NoReturn
 from refopt.oracle.subject import Lacks, Wrong
 from refopt.oracle.variants import ROUTINES
 
+ANSWERS = Lacks, NotImplementedError, Wrong  # deliberate ones of a step
+KINDS: tuple[type[BaseException], ...] = (*ANSWERS, KeyboardInterrupt, TypeError, ValueError)
+
 
 class Task(NamedTuple):
     """The task of a child: to adapt a subject, and to answer requests about it.
@@ -52,13 +55,13 @@ class Raised(NamedTuple):
     """An error that a step has raised.
 
     Attributes:
-        kind: "lacks", "refused", "wrong", "interrupted", "type" or "value", for the errors of arguments, or "other".
+        kind: its class, or the base class among `KINDS`; otherwise Exception.
         name, module: of its class.
         text: its message.
         spoiled: whether a call that succeeded before now fails, too.
     """
 
-    kind: str
+    kind: type[BaseException]
     name: str
     module: str
     text: str
@@ -135,14 +138,12 @@ def _try_threads(wanted: bool) -> None:
 
 def is_failure(error: BaseException) -> bool:
     """Whether an error is neither a deliberate answer of the step nor Ctrl-C."""
-    return not isinstance(error, NotImplementedError | KeyboardInterrupt | Wrong)
+    return not isinstance(error, (*ANSWERS, KeyboardInterrupt))
 
 
 def raised(error: BaseException, spoiled: bool = False) -> Raised:
     """An error in a form that can be sent."""
-    kinds = {Lacks: "lacks", NotImplementedError: "refused", Wrong: "wrong", KeyboardInterrupt: "interrupted"}
-    kinds |= {TypeError: "type", ValueError: "value"}
-    kind = next((name for of, name in kinds.items() if isinstance(error, of)), "other")
+    kind = next((of for of in KINDS if isinstance(error, of)), Exception)
     try:
         text = str(error)
     except Exception:

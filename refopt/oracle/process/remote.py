@@ -14,14 +14,13 @@ from typing import Any
 from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.memory import Placed
 from refopt.oracle.observing import Seen
-from refopt.oracle.process.child import Held, Raised, Task
+from refopt.oracle.process.child import ANSWERS, Held, Raised, Task
 from refopt.oracle.process.memory import Packed, Sender
 from refopt.oracle.process.ways import FORK, SPAWN
 from refopt.oracle.process.worker import START, THREADS, Worker
-from refopt.oracle.subject import Ended, Lacks, Wrong
+from refopt.oracle.subject import Ended
 
 FASTER, SHORTEST = 10.0, 10.0  # after a hang, others may take this many times the longest so far
-KINDS = {"lacks": Lacks, "refused": NotImplementedError, "wrong": Wrong}
 lost: list[bool] = []  # whether a fork has hung; then it is not tried again
 
 
@@ -62,7 +61,7 @@ class Remote:
         if isinstance(described, Raised):
             if self.way == SPAWN and described.name not in ("TypeError", "ValueError"):
                 raise NotThere(f"{described.name}: {described.text}")
-            if described.kind == "interrupted":
+            if described.kind is KeyboardInterrupt:
                 raise _interruption(described)
             kind = getattr(builtins, described.name, RuntimeError)
             if not issubclass(kind, Exception):  # such as SystemExit, which would end this process
@@ -143,16 +142,15 @@ class Remote:
         if kind == "value":
             return self.sender.received(value) if isinstance(value, Packed) else value
         assert isinstance(value, Raised)
-        if value.kind == "interrupted":
+        if value.kind is KeyboardInterrupt:
             raise _interruption(value)
         if value.spoiled:
             self.close()
             text = f"{value.name}: {' '.join(value.text.split())}"
             raise Ended(f"{text}; its process is spoiled, since a call now fails that succeeded before", [])
-        if value.kind in KINDS:
-            raise KINDS[value.kind](value.text)
-        of = {"type": TypeError, "value": ValueError}.get(value.kind, Exception)
-        raise type(value.name, (of,), {})(value.text)
+        if value.kind in ANSWERS:
+            raise value.kind(value.text)
+        raise type(value.name, (value.kind,), {})(value.text)
 
     def request(self, what: str, *arguments: Any, case: Case | None = None, number: int = 0) -> Any:
         """What a method of the subject, or of a run by its number, gives there; a case is written here, too."""
