@@ -164,7 +164,7 @@ def _drawn(
 
     if count > 1:
         checks.require_subnormals()
-        before = {name: value for name, value in choices.items() if name != "rounding"}
+        before = {name: value for name, value in row.parted(choices)[0].items() if name != "rounding"}
         if row.matrix_arguments:  # skip the iterations: they take long, and no state depends on them
             numbers = numbers | {"iterations": 0}
         every_tensor = tensors(rule_of(row), checks.check(row, slots, numbers | before, checks.host_array))

@@ -57,7 +57,8 @@ def check(
         dtypes: those of the parameters, from float32, float64, float16 and bfloat16; by default all, except for unfused
             PyTorch optimizers: fp32 and fp64, since their arithmetic in 16-bit dtypes is not fp32.
         laws: ids, such as ``"L1"``; by default all except those on request, or of symmetries that are not declared.
-        set: numbers and choices that are built into the step, by name: ``{"epsilon_at": "uncorrected"}``; and
+        set: numbers and choices that are built into the step, by name: ``{"epsilon_at": "uncorrected"}``; of Muon also
+            ``coefficients`` and ``restarts``; and
             ``"flush_to_zero": True`` for code that treats subnormal numbers as 0.
         arrays: the library whose arrays a function gets, from "numpy", "torch", "jax" and "cupy"; by default "numpy".
         device: of PyTorch's tensors; "cpu" by default.

@@ -26,14 +26,21 @@ def settings_of(where: str, row: Routine, given: Any, apart: Sequence[str] = (),
             set_[name] = chosen(at, value, choices[name])
         elif name in flags:
             set_[name] = flag(at, value)
+        elif name in row.own:
+            set_[name] = _hashable(value)
         elif name not in hypers:
-            known = ", ".join([*hypers, *choices, *flags])
+            known = ", ".join([*hypers, *choices, *row.own, *flags])
             raise ValueError(f"{where}: set: expected names of {known}, got {shown(name)}")
         elif not _takes(hypers[name], value):
             raise ValueError(f"{at}: expected a number that {row.name} takes, got {shown(value)}")
         else:
             set_[name] = float(value)
     return set_
+
+
+def _hashable(value: Any) -> Any:
+    """A schedule as tuples, since cases with equal choices are made once."""
+    return tuple(map(_hashable, value)) if isinstance(value, list | tuple) else value
 
 
 def _takes(hyper: Hyper, value: Any) -> bool:

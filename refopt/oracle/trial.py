@@ -98,7 +98,7 @@ class Trial:
 
     def choices(self) -> dict[str, Any]:
         first = cases.choices_of(self.row)
-        return first | {name: x for name, x in self.fixed.items() if name in first}
+        return first | {name: x for name, x in self.fixed.items() if name in first or name in self.row.own}
 
     def kinds(self, dtype: str) -> Dtypes:
         """The default dtypes of a tensor's slots: the same for all, or what the subject declares."""

@@ -7,6 +7,7 @@ from refopt import cpu, oracle
 from refopt.catalog import KNOWN
 from refopt.checks.dtypes import numpy_dtype
 from refopt.cpu.muon import COEFFICIENTS, norm_of
+from refopt.cpu.newton_schulz import PRESETS
 from refopt.oracle.bound import iterations, sums
 from refopt.oracle.bound.iterations import half_a_unit, orthogonalized
 from refopt.oracle.laws import matrices
@@ -38,9 +39,9 @@ def to_bf16(x):
     return x.astype(np.float32).astype(numpy_dtype("bfloat16")).astype(np.float64)
 
 
-def ratio(u, got, compute="bfloat16"):
+def ratio(u, got, compute="bfloat16", triples=FIVE, restarts=None):
     """The largest error over its bound."""
-    value, bound = orthogonalized(u, np.zeros(u.shape), FIVE, 1e-7, compute, ROUNDED)
+    value, bound = orthogonalized(u, np.zeros(u.shape), triples, 1e-7, compute, ROUNDED, restarts=restarts)
     return np.max(abs(got - value) / bound)
 
 
@@ -115,6 +116,54 @@ def in_bf16(u, triples=FIVE, **named):
 
 def without_tail(x, y):
     return x[:, :-8] @ y[:-8]
+
+
+KEPT, OLD, MIRRORED = range(3)  # what is wrong: Q at a restart, R of the x before it, a square and its other triangle
+POLAR = PRESETS["polar_express"]
+
+
+def by_gram(u, restarts=(2,), wrong=None, applied=True):
+    """Iterations by Gram matrices in fp64 with roundings to fp16."""
+    half = lambda x: x.astype(np.float16).astype(np.float64)  # noqa: E731
+    square = lambda x: np.tril(half(x)) + np.tril(half(x.T if wrong == MIRRORED else x), -1).T  # noqa: E731
+    x, q = half(u / np.linalg.norm(u)), None
+    r = square(x @ x.T)
+    for i, (a, b, c) in enumerate(POLAR):
+        if i in restarts:
+            before, x = x, half(q @ x)
+            r = square((before if wrong == OLD else x) @ x.T)
+            q = q if wrong == KEPT else None
+        z = square(b * r + c * r @ r)
+        q = half(z + a * np.eye(len(z))) if q is None else square(a * q + q @ z)
+        t = square(a * r + r @ z)
+        r = square(a * t + z @ t)
+    return half(q @ x) if applied else x
+
+
+@pytest.mark.parametrize("least", [1, 0.1, 1e-3, 1e-6])
+@pytest.mark.parametrize("shape", [(8, 10), (24, 96)])
+def test_gram_matrices_are_within_and_mistakes_are_not(shape, least):
+    """Of the restart, of Q and of R; which triangle is mirrored, and where a restart is, is only seen by the bits."""
+    u = spread(shape, least)
+    for tiny in (1, 1e-6):  # below the range of fp16
+        for named in ({}, {"wrong": MIRRORED}, {"restarts": (3,)}):
+            assert ratio(u * tiny, by_gram(u * tiny, **named), "float16", POLAR, (2,)) < 0.9
+    for named in ({"wrong": KEPT}, {"wrong": OLD}, {"applied": False}):
+        assert not ratio(u, by_gram(u, **named), "float16", POLAR, (2,)) <= 1.5
+
+
+@pytest.mark.parametrize("preset", ["polar_express", pytest.param("you", marks=pytest.mark.slow)])
+def test_a_schedule_is_declared(preset):
+    """By name or as triples, with its restarts; a schedule that no bound holds for is refused."""
+    def step(params, grads, velocities, *, lr, mu, weight_decay):
+        cpu.merged_muon(params, grads, velocities, lr=lr, mu=mu, weight_decay=weight_decay, compute="float16",
+                        restarts=(2,), coefficients="polar_express")
+
+    declared = {"compute": "float16", "coefficients": preset, "restarts": [2]}
+    report = held(step, "L1", set=declared, diagnose=False, skips={"L19": "it is the reference"})
+    assert report.ok == (preset == "polar_express")
+    with pytest.raises(ValueError, match="restarts: expected one after at most 3 iterations in float16"):
+        held(step, "L1", set=declared | {"restarts": ()})
 
 
 WRONG = {"no iteration": lambda u: in_bf16(u, []), "four": lambda u: in_bf16(u, FIVE[:4]),

@@ -125,6 +125,7 @@ def evaluate(
     """
     real, lift = arithmetic.real, arithmetic.exact
     held: dict[str, Any] = {name: None if x is None else flat(x) for name, x in arrays.items()}
+    choices, own = routine.parted(choices)
     values = _values(routine, numbers, choices, arithmetic)
     g = lift(held["grads"].astype(real))
     factors = [values.pop(name) for name in ("rescale_grad", "grad_factor") if name in values]
@@ -141,7 +142,7 @@ def evaluate(
         return None if x is None else lift(x.reshape(-1)[0] if name in routine.scalars else x.astype(real))
 
     if routine.matrix_arguments:
-        values |= routine.matrix_arguments([arrays["params"]], {})[0]
+        values |= routine.matrix_arguments([arrays["params"]], {**numbers, **choices}, **own)[0]
     if not routine.elementwise:
         values["stored"] = _stored(routine, held, after or {}, lambda x: lift(x.astype(real)))
     run = rebound(rule or rule_of(routine))

@@ -25,11 +25,15 @@ towards zero, which is one more perturbation, whose effect is added in full; so 
 rounded to the compute dtype. Code with more precision than the compute dtype is also within
 the bound, since the truth has no rounding. The analysis is of first order: second-order terms were not
 seen with 7 bits or more. It does not cover structured matrices, such as those of equal elements, which round alike.
+
+Iterations by Gram matrices are propagated likewise, R, Z, Q, T and x, as far as `refopt.cpu.newton_schulz` allows them:
+between restarts that are further apart, second-order terms outgrow the others. Squares are mirrored in the truth, too.
 """
 
 import numpy as np
 
 from refopt.cpu.muon import norm_of, ratio
+from refopt.cpu.newton_schulz import takes_gram
 from refopt.oracle.bound.bounded import Bounded
 from refopt.oracle.bound.values import high
 
@@ -39,7 +43,7 @@ BITS = {"bfloat16": (8, -133), "float16": (11, -24), "float32": (24, -149), "flo
 TENSOR_CORE = 2.0**-23  # the unit of its sums, which are truncated
 
 
-def updates(u, *, cut, triples, lr, epsilon, adjust_lr, compute, norm=norm_of, scale=ratio):
+def updates(u, *, cut, triples, lr, epsilon, adjust_lr, compute, restarts=None, norm=norm_of, scale=ratio):
     """`refopt.cpu.muon.updates` of a `Bounded` tensor. ``norm`` and ``scale`` are for rules with other ones."""
     of, values = u.arithmetic, high(u.value)
     results, rooms = np.zeros(values.shape), np.zeros(values.shape)
@@ -51,7 +55,7 @@ def updates(u, *, cut, triples, lr, epsilon, adjust_lr, compute, norm=norm_of, s
             result[...], room[...] = np.nan, np.inf
             continue
         rounding = of.rounding, (of.depth(matrix.size) / 2 + 2) * of.unit_of_sums
-        x, off = orthogonalized(matrix, error, triples, float(high(epsilon.value)), compute, rounding, norm)
+        x, off = orthogonalized(matrix, error, triples, float(high(epsilon.value)), compute, rounding, norm, restarts)
         factor = of.exact(scale(*matrix.shape, adjust_lr, np.float64))
         factor.error = 2 * of.rounding * high(factor.value)
         moved = lr * factor * Bounded(of.exact(x).value, off, of)
@@ -59,58 +63,126 @@ def updates(u, *, cut, triples, lr, epsilon, adjust_lr, compute, norm=norm_of, s
     return Bounded(of.exact(results).value, rooms, of)
 
 
-def orthogonalized(u, error, triples, epsilon, compute, rounding=(0.0, 0.0), norm=norm_of):
+def orthogonalized(u, error, triples, epsilon, compute, rounding=(0.0, 0.0), norm=norm_of, restarts=None):
     """A matrix after the iterations, in fp64 without roundings, and by how much each of its elements may be off.
 
     ``rounding`` has the relative errors of the quotient by the norm and of the norm itself.
     """
     if u.shape[0] > u.shape[1]:
-        return (x.T for x in orthogonalized(u.T, error.T, triples, epsilon, compute, rounding, norm))
-    wide = compute in ("float32", "float64")
-    unit = 2.0 ** -BITS[compute][0] if wide else TENSOR_CORE
-    draws, rng = DRAWS if u.size <= MANY else FEWER, np.random.default_rng(list(u.shape))
-
-    def drawn(*sizes, symmetric=False):
-        """Independent normal numbers with these deviations; the last perturbation, the systematic one, is not drawn."""
-        noise = rng.standard_normal((draws + 1, *sizes[0].shape)) * np.sqrt(sum(x * x for x in sizes))
-        noise[-1] = 0
-        return np.triu(noise) + np.triu(noise, 1).transpose(0, 2, 1) if symmetric else noise
-
-    def half(x):
-        return half_a_unit(x, compute)
-
-    def sums(x, y):
-        """The error of the sums of a product."""
-        return (y.shape[0] + 2) * unit * (abs(x) @ abs(y))
-
+        return (x.T for x in orthogonalized(u.T, error.T, triples, epsilon, compute, rounding, norm, restarts))
+    of = Roundings(u.shape, compute)
     size = norm(u, epsilon)
     x = u / size
-    off = drawn(half(u) / size, error / size, half(x), rounding[0] * x)
-    off[-1] = x * (half(size) / size + rounding[1])
+    off = of.drawn(of.half(x), error / size, of.half(x), rounding[0] * x)  # as if u were not below any dtype's range
+    off[-1] = x * (of.half(1.0) + rounding[1])
+    if takes_gram(*u.shape, restarts):
+        x, off = by_gram(x, off, triples, restarts, of)
+    else:
+        x, off = standard(x, off, triples, of)
+    t = of.draws / 2 * ((2 / DELTA) ** (2 / of.draws) - 1)
+    return x, np.sqrt(2 * t / 3 * np.mean(off[:-1] ** 2, 0)) + abs(off[-1])
+
+
+class Roundings:
+    """The roundings of one dtype on the way of a matrix, each drawn once for all its elements."""
+
+    def __init__(self, shape, compute):
+        self.compute, self.wide = compute, compute in ("float32", "float64")
+        self.unit = 2.0 ** -BITS[compute][0] if self.wide else TENSOR_CORE
+        self.draws = DRAWS if shape[0] * shape[1] <= MANY else FEWER
+        self.rng = np.random.default_rng(list(shape))
+
+    def drawn(self, *sizes, symmetric=False):
+        """Independent normal numbers with these deviations; the last perturbation, the systematic one, is not drawn."""
+        noise = self.rng.standard_normal((self.draws + 1, *sizes[0].shape)) * np.sqrt(sum(x * x for x in sizes))
+        noise[-1] = 0
+        return np.triu(noise) + turned(np.triu(noise, 1)) if symmetric else noise
+
+    def half(self, x):
+        return half_a_unit(x, self.compute)
+
+    def sums(self, x, y):
+        """The error of the sums of a product."""
+        return (y.shape[0] + 2) * self.unit * (abs(x) @ abs(y))
+
+    def truncated(self, off, sums, value):
+        """Perturbations with that of a tensor core's truncation."""
+        off[-1] -= (0.0 if self.wide else 1.0) * sums * np.sign(value)
+        return off
+
+    def square(self, x, off):
+        """x x^T, rounded, and its perturbations."""
+        value, lost = x @ x.T, self.sums(x, x.T)
+        d_value = perturbed_square(off, x) + self.drawn(self.half(value), lost, symmetric=True)
+        return value, self.truncated(d_value, lost, value)
+
+    def plus(self, scale, added, product, symmetric=True):
+        """scale added + a b, rounded, of ``added`` and ``product`` (a, b) with their perturbations."""
+        (a, d_a), (b, d_b) = product
+        value, lost = a @ b, self.sums(a, b)
+        off = d_a @ b + a @ d_b
+        off = np.tril(off) + turned(np.tril(off, -1)) if symmetric else off
+        off = self.truncated(off, lost, value)
+        if added is None:
+            return value, off + self.drawn(self.half(value), lost, symmetric=symmetric)
+        x, d_x = added
+        whole = scale * x + value
+        rounds = self.half(whole), self.half(scale * x), self.half(value), lost
+        return whole, scale * d_x + off + self.drawn(*rounds, symmetric=symmetric)
+
+
+def turned(x):
+    """Each of several matrices transposed."""
+    return x.transpose(0, 2, 1)
+
+
+def standard(x, off, triples, of):
+    """x and its perturbations after the standard iterations."""
     for a, b, c in triples:
-        square, lost = x @ x.T, 0.0 if wide else 1.0
-        product, inner = square @ square, sums(x, x.T)
-        polynomial = b * square + c * product
-        moved, outer = polynomial @ x, sums(polynomial, x)
-        second = sums(c * square, square)
-        d_square = perturbed_square(off, x) + drawn(half(square), inner, symmetric=True)
-        d_square[-1] -= lost * inner * np.sign(square)
-        d_polynomial = b * d_square + c * (d_square @ square + square @ d_square)
-        d_polynomial += drawn(half(polynomial), half(b * square), half(c * product), second, symmetric=True)
-        d_polynomial += drawn(half(c * square), symmetric=True) @ square
-        d_polynomial[-1] -= lost * second * np.sign(product)
+        square, d_square = of.square(x, off)
+        polynomial, d_polynomial = polynomial_of(square, d_square, b, c, of)
+        moved, outer = polynomial @ x, of.sums(polynomial, x)
         off = a * off + d_polynomial @ x + polynomial @ off
         x, before = a * x + moved, x
-        off += drawn(half(x), half(a * before), half(moved), outer)
-        off[-1] -= lost * outer * np.sign(moved)
-    t = draws / 2 * ((2 / DELTA) ** (2 / draws) - 1)
-    return x, np.sqrt(2 * t / 3 * np.mean(off[:-1] ** 2, 0)) + abs(off[-1])
+        off += of.drawn(of.half(x), of.half(a * before), of.half(moved), outer)
+        off = of.truncated(off, outer, moved)
+    return x, off
+
+
+def polynomial_of(square, d_square, b, c, of):
+    """b A + c A A, rounded, and its perturbations."""
+    product, second = square @ square, of.sums(c * square, square)
+    polynomial = b * square + c * product
+    off = b * d_square + c * (d_square @ square + square @ d_square)
+    rounds = of.half(polynomial), of.half(b * square), of.half(c * product), second
+    off += of.drawn(*rounds, symmetric=True)
+    off += of.drawn(of.half(c * square), symmetric=True) @ square
+    return polynomial, of.truncated(off, second, product)
+
+
+def by_gram(x, off, triples, restarts, of):
+    """x and its perturbations after iterations by Gram matrices."""
+    starts, q = {0, *restarts}, None
+    for i, (a, b, c) in enumerate(triples):
+        if i in starts:
+            x, off = (x, off) if q is None else of.plus(0, None, (q, (x, off)), symmetric=False)
+            r = of.square(x, off)
+        z, d_z = polynomial_of(*r, b, c, of)
+        if i in starts:
+            whole, one = z + a * np.eye(len(z)), np.eye(len(z))
+            q = whole, d_z + of.drawn(of.half(whole), one * of.half(a), symmetric=True)
+        else:
+            q = of.plus(a, q, (q, (z, d_z)))
+        if i + 1 < len(triples) and i + 1 not in starts:
+            t = of.plus(a, r, (r, (z, d_z)))
+            r = of.plus(a, t, ((z, d_z), t))
+    return (x, off) if q is None else of.plus(0, None, (q, (x, off)), symmetric=False)
 
 
 def perturbed_square(off, x):
     """The perturbations of x x^T from those of x."""
     one = off @ x.T
-    return one + one.transpose(0, 2, 1)
+    return one + turned(one)
 
 
 def half_a_unit(x, dtype):

@@ -158,9 +158,10 @@ class Situation(NamedTuple):
             g = g * numbers.pop(name, 1.0)
         held, master = memory(self.arrays["params"]), self.arrays.get("master_params")
         p = np.asarray(exact(held, None if master is None else memory(master), self.real), np.float64)
-        numbers |= {name: x for name, x in self.choices.items() if name != "rounding"}
+        choices, own = self.row.parted(self.choices)
+        numbers |= {name: x for name, x in choices.items() if name != "rounding"}
         if self.row.matrix_arguments:
-            numbers |= self.row.matrix_arguments([self.arrays["params"]], {})[0]
+            numbers |= self.row.matrix_arguments([self.arrays["params"]], self.numbers | choices, **own)[0]
         if not self.row.elementwise:
             numbers["stored"] = lambda name, x: wide["params"] if name == "params" else x
         names = [name for name in self.row.slot_names if name in self.row.states or name in self.row.scalars]

@@ -10,8 +10,8 @@ from refopt.oracle.wrong.rule import Wrong
 
 
 def muon_with(
-    p, g, v, *, stored, cut, coefficients, iterations, lr, mu, weight_decay, epsilon, use_nesterov, average, adjust_lr,
-    compute, ahead=momentum, triples=lambda triples: triples, update=updates,
+    p, g, v, *, stored, cut, coefficients, restarts, iterations, lr, mu, weight_decay, epsilon, use_nesterov, average,
+    adjust_lr, compute, ahead=momentum, triples=lambda triples: triples, update=updates,
     decayed=lambda p, lr, decay: p * (1 - lr * decay), by_velocity=False,
 ):
     """The rule, with places to change."""
@@ -20,7 +20,8 @@ def muon_with(
         size = np.linalg.norm(high(getattr(v, "value", v)))
         update = partial(update, norm=lambda x, epsilon: np.maximum(size, epsilon))
     every = triples(coefficients if len(coefficients) > 1 else coefficients * int(iterations))
-    moved = update(u, cut=cut, triples=every, lr=lr, epsilon=epsilon, adjust_lr=adjust_lr, compute=compute)
+    moved = update(u, cut=cut, triples=every, lr=lr, epsilon=epsilon, adjust_lr=adjust_lr, compute=compute,
+                   restarts=restarts)
     return decayed(p, lr, weight_decay) - moved, v
 
 
