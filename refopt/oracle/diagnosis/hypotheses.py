@@ -207,6 +207,27 @@ def _gradients(row: Routine) -> Iterator[Hypothesis]:
         yield Hypothesis(f"{name} * p added to the gradient as well", partial(_decayed, name=name), "gradient")
 
 
+        for by in ("gradient", "parameter"):
+            decay = partial(_decayed_by_rounded, name=name, by=by)
+            yield Hypothesis(f"decay of the rounded parameter, not of its master ({name})", decay, "array")
+
+
+def _decayed_by_rounded(s: Situation, name: str, by: str) -> Situation | None:
+    master = s.arrays.get("master_params")
+    if master is None or master.dtype == np.uint16 or not s.numbers[name]:
+        return None
+    return _around(_of_rounded, rounded=memory(s.arrays["params"]).astype(s.real), name=name, by=by)(s)
+
+
+def _of_rounded(p: Any, g: Any, *others: Any, rule: Rule, rounded: Any, name: str, by: str, **numbers: Any) -> tuple:
+    """A rule in which decay is added to the gradient, or taken from the parameter."""
+    off = (p.lift(rounded) if isinstance(p, Bounded) else rounded) - p
+    if by == "gradient":
+        return rule(p, g + numbers[name] * off, *others, **numbers)
+    new, *rest = rule(p, g, *others, **numbers)
+    return new - numbers["lr"] * numbers.get("lr_ratio", 1) * numbers[name] * off, *rest
+
+
 def _decayed(s: Situation, name: str) -> Situation | None:
     return _around(_of_decayed, name=name)(s) if s.numbers[name] else None
 
