@@ -5,13 +5,14 @@
 ``bits`` has lists of matrices after some steps: elements of parameters and momentum, and how many differ from
 `refopt.cpu.merged_muon`. ``rows`` has sampled rows of every product of a step in the full models, by Gram matrices and
 by the standard iteration, by ``mma.sync`` and by ``wgmma``: elements, and how many differ from `refopt.cpu.matmul`,
-given the product's inputs on the device. ``products`` has milliseconds of each kind. ``steps`` has milliseconds of the
-device for a whole step, fp32 parameters and five iterations, those that the call takes the host, and the rate of the
-products, as if they were the standard ones, computed in full: refopt's, of which symmetric ones are computed by half,
-as a plan, with and without Gram matrices, and as `refopt.torch.Muon`; `torch.optim.Muon`'s as its users have it, and
-as a CUDA graph; PyTorch's operations on stacks of all matrices of a shape, as a CUDA graph, as they are and compiled by
-``torch.compile``; the same with QuACK's kernels for the products, symmetric ones by half, where ``quack-kernels`` is
-installed; and the optimizer of ``gram-newton-schulz``, which uses these, as a CUDA graph.
+given the product's inputs on the device. ``products`` has milliseconds of each kind, of one standard iteration or of
+all by Gram matrices. ``steps`` has milliseconds of the device for a whole step, fp32 parameters and five iterations,
+those that the call takes the host, and the rate of the products, as if they were the standard ones, computed in full:
+refopt's, of which symmetric ones are computed by half, as a plan, with and without Gram matrices, and as
+`refopt.torch.Muon`; `torch.optim.Muon`'s as its users have it, and as a CUDA graph; PyTorch's operations on stacks of
+all matrices of a shape, as a CUDA graph, as they are and compiled by ``torch.compile``; the same with QuACK's kernels
+for the products, symmetric ones by half, where ``quack-kernels`` is installed; and the optimizer of
+``gram-newton-schulz``, which uses these, as a CUDA graph.
 """
 
 from collections import defaultdict
@@ -219,7 +220,7 @@ def _calls(work: Workspace, gram: bool, compute: str) -> list[tuple[Stage, Calla
     return [(stage, launches[0]) for stage, launches in made if launches]
 
 
-KINDS = {(True, True, False): "x x^T", (False, True, True): "symmetric", (False, False, True): "a x + B x",
+KINDS = {(True, True, False): "x x^T", (False, True, True): "b A + c A A", (False, False, True): "a x + B x",
          (False, False, False): "Q x"}
 
 
@@ -232,7 +233,7 @@ def products() -> Iterator[dict[str, Any]]:
         for stage, launch in calls:
             if stage.operations:
                 total[KINDS[stage.operations[0].kind]] += device_ms(partial(launch, stream), 3, 1)
-        rounded = {kind: round(ms, 3) for kind, ms in total.items()}
+        rounded = {kind: round(ms if gram else ms / ITERATIONS, 4) for kind, ms in total.items() if ms}
         yield {"model": model, "gram": gram, "by": way, "launches": len(calls), **rounded}
         del work, calls
         free()

@@ -58,8 +58,8 @@ def with_muon(page: str) -> str:
     compared.append(("five iterations of a matrix", products["iterations"]))
     lines = [[what, *(f"{sum(row[key] for row in rows):,}" for key in ("elements", "differing"))]
              for what, rows in compared]
-    first, *_ = times = steps["products"]
-    parts = [key for key in first if key not in ("model", "by")]
+    first, *_ = times = [row for row in steps["products"] if not row.get("gram")]  # of one iteration
+    parts = [key for key in first if key not in ("model", "by", "gram", "launches")]
     head = ["model", "by", *(f"`{part}`" for part in parts)]
     rates = [[row["model"], f"`{row['by']}`", *(f"{row[part]:.2f}" for part in parts)] for row in times]
     bits = figures(["compared with NumPy", "elements", "that differ"], lines)

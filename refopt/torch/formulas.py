@@ -118,10 +118,17 @@ def nadam(group: Group) -> Formula:
 
 
 def muon(group: Group) -> Formula:
-    """``torch.optim.Muon``."""
+    """``torch.optim.Muon``; AdamW for a group that does not use it."""
+    if not group["use_muon"]:
+        return formula("adamw", group)
     found = formula("muon", group)
-    coefficients = tuple(tuple(x) if isinstance(x, list | tuple) else x for x in group["ns_coefficients"])
     of_all = {"adjust_lr": group["adjust_lr_fn"] or "original", "iterations": group["ns_steps"]}
+    of_all |= {"coefficients": _hashable(group["ns_coefficients"]), "restarts": _hashable(group["restarts"])}
     return found._replace(
-        choices=found.choices | of_all | {"coefficients": coefficients}, blocks=Blocks(*group["blocks"])
+        choices=found.choices | of_all | {"compute": group["compute"]}, blocks=Blocks(*group["blocks"])
     )
+
+
+def _hashable(value: Any) -> Any:
+    """Lists as tuples."""
+    return tuple(map(_hashable, value)) if isinstance(value, list | tuple) else value

@@ -71,34 +71,48 @@ class RAdam(Merged, torch.optim.RAdam):
 
 
 class _OfBlocks(getattr(torch.optim, "Muon", torch.optim.Optimizer)):  # type: ignore[misc]
-    """PyTorch's Muon with blocks in its groups, and with parameters of any shape."""
+    """PyTorch's Muon with more options in its groups, and with parameters of any shape."""
 
-    def __init__(self, params: Iterable[Any], *args: Any, blocks: Blocks = WHOLE, **named: Any) -> None:
+    def __init__(
+        self, params: Iterable[Any], *args: Any, blocks: Blocks = WHOLE, restarts: tuple[int, ...] | None = None,
+        compute: str = "bfloat16", **named: Any,
+    ) -> None:
         if not hasattr(torch.optim, "Muon"):
             raise RuntimeError(f"Muon: expected PyTorch 2.9 or later, with torch.optim.Muon, got {torch.__version__}")
         given = signature(torch.optim.Muon).bind([torch.empty(0, 0)], *args, **named)
         ratio = given.arguments.get("adjust_lr_fn")
         given.arguments["adjust_lr_fn"] = None if ratio in MUON.choices["adjust_lr"] else ratio  # 2.13 lacks one
         defaults = torch.optim.Muon(*given.args, **given.kwargs).defaults  # which are checked there
-        torch.optim.Optimizer.__init__(self, params, defaults | {"adjust_lr_fn": ratio, "blocks": blocks})
+        own = {"adjust_lr_fn": ratio, "blocks": blocks, "restarts": restarts, "compute": compute, "use_muon": True}
+        torch.optim.Optimizer.__init__(self, params, defaults | own)
 
 
 class Muon(Merged, _OfBlocks):
     """``torch.optim.Muon``, for matrices: `refopt.cpu.muon`, with iterations in bf16 on tensor cores.
 
-    In addition to the arguments of PyTorch's class it takes:
+    In addition to the arguments of PyTorch's class it takes the following; all but the last are options of groups:
 
     Args:
         blocks: how parameters are cut into matrices, `refopt.cpu.Blocks`: heads, fused queries, keys and values,
-            experts, and convolutions, so that parameters may have three axes or more. It is an option of groups.
-        ns_coefficients: as in PyTorch, or a triple for each iteration.
+            experts, and convolutions, so that parameters may have three axes or more.
+        ns_coefficients: as in PyTorch, or a triple for each iteration, or ``"jordan"``, ``"polar_express"`` or
+            ``"you"``.
+        restarts: None, or where Gram Newton-Schulz restarts, such as ``(2,)`` with ``compute="float16"``.
+        compute: the dtype of the iterations, ``"bfloat16"``, ``"float16"`` or ``"float32"``.
         adjust_lr_fn: as in PyTorch 2.14, whichever is installed, or ``"none"``.
         options: ``masters`` and ``max_norm``, as `Merged` has them.
 
-    Parameters are fp32, bf16 or fp16, and not vectors: use `AdamW` for those.
+    Parameters are fp32, bf16 or fp16. A group with ``use_muon=False`` has parameters of any shape, such as vectors and
+    embeddings: they are updated by AdamW, with the group's ``betas``, ``eps`` and ``weight_decay``.
     """
 
     formula = staticmethod(formulas.muon)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Like PyTorch's; a group with ``use_muon=False`` has the defaults of `AdamW` for ``betas`` and ``eps``."""
+        if isinstance(param_group, dict) and not param_group.get("use_muon", True):
+            param_group = {"betas": (0.9, 0.999), "eps": 1e-8, "amsgrad": False, "maximize": False} | param_group
+        super().add_param_group(param_group)
 
     def _check_group(self, k: int, group: dict[str, Any]) -> None:
         if isinstance(group["blocks"], Blocks):
@@ -107,12 +121,14 @@ class Muon(Merged, _OfBlocks):
 
     def _check_param(self, k: int, i: int, param: torch.Tensor, formula: formulas.Formula) -> None:
         super()._check_param(k, i, param, formula)
+        if formula.blocks is None:
+            return
         if param.dtype == torch.float64:
             raise TypeError(f"{self._label(k, i)}: expected float32, float16 or bfloat16, got float64, which "
                             f"torch.optim.Muon takes")
         if has_memory(param):
             of, blocks = described(local(param)), f"{self._group_label(k)}['blocks']"
-            cut(self._label(k, i), of, formula.blocks, blocks, instead="refopt.torch.AdamW")
+            cut(self._label(k, i), of, formula.blocks, blocks, instead="a group with use_muon=False")
 
 
 class LARS(Merged):

@@ -8,13 +8,14 @@ import torch
 
 from refopt.checks.arguments import chosen, flag, number, rounded, shown, whole
 from refopt.cpu.blocks import Blocks
-from refopt.cpu.muon import MUON, schedule
+from refopt.cpu.muon import MUON
+from refopt.cpu.newton_schulz import restarting, schedule
 from refopt.torch.formulas import plain
 
 MASTERS = None, "fp32", "remainder"
 AT_LEAST_0 = {"lr", "eps", "weight_decay", "momentum", "dampening", "lr_decay", "initial_accumulator_value",
               "momentum_decay", "trust_coefficient"}
-FLAGS = {"always_adapt", "grad_averaging"}  # PyTorch's own are taken as they are
+FLAGS = {"always_adapt", "grad_averaging", "use_muon"}  # PyTorch's own are taken as they are
 SEEDS = 2**24  # which fp32 has exactly
 
 
@@ -35,6 +36,8 @@ def check(where: str, group: Mapping[str, Any], names: Iterable[str], params: Se
         check_one(f"{where}['{name}']", name, group[name], real)
     if "ns_steps" in group and "ns_coefficients" in group:
         schedule(f"{where}['ns_coefficients']", group["ns_coefficients"], group["ns_steps"])
+        compute = group.get("compute", MUON.choices["compute"][0])
+        restarting(f"{where}['restarts']", group.get("restarts"), group["ns_steps"], compute)
     if group.get("capturable"):
         _check_capturable(where, group)
 
@@ -53,6 +56,8 @@ def check_one(what: str, name: str, value: Any, real: type = np.float64) -> None
             _number(f"{what}[{i}]", plain(beta), real, below=1)
     elif name == "ns_steps":
         whole(what, value, 0, 99)
+    elif name == "compute":
+        chosen(what, value, [x for x in MUON.choices[name] if x != "float64"])  # which takes parameters of fp64
     elif name == "adjust_lr_fn":
         chosen(what, value, (None, *MUON.choices["adjust_lr"]))
     elif name == "blocks" and (not isinstance(value, tuple) or len(value) != len(Blocks._fields)):

@@ -3,6 +3,7 @@
 test_captured.py has steps in graphs.
 """
 
+import copy
 import io
 import re
 
@@ -19,7 +20,7 @@ from refopt.torch.formulas import plain
 
 SCHEDULE = (1.5, -0.5, 0.0), COEFFICIENTS
 NAMES = {"lr": "lr", "weight_decay": "weight_decay", "mu": "momentum", "epsilon": "eps", "use_nesterov": "nesterov",
-         "coefficients": "ns_coefficients", "iterations": "ns_steps"}
+         "coefficients": "ns_coefficients", "iterations": "ns_steps", "restarts": "restarts", "compute": "compute"}
 
 
 def made(params, kind=class_of, **options):
@@ -60,7 +61,9 @@ def bytes_of(optimizer):
     {"nesterov": False, "momentum": 0.5}, {"adjust_lr_fn": "match_rms_adamw", "weight_decay": 0.0},
     {"adjust_lr_fn": "spectral_unclamped"}, {"adjust_lr_fn": "none"},
     {"ns_steps": 2, "ns_coefficients": SCHEDULE},
-    {"ns_steps": 2, "ns_coefficients": [[*x] for x in SCHEDULE]}, {"eps": 1e3, "lr": torch.tensor(0.5)}], ids=str)
+    {"ns_steps": 2, "ns_coefficients": [[*x] for x in SCHEDULE]}, {"compute": "float32"},
+    {"ns_steps": 3, "ns_coefficients": "you", "restarts": [2], "compute": "float16"},
+    {"eps": 1e3, "lr": torch.tensor(0.5)}], ids=str)
 def test_the_bits_are_those_of_the_reference(options):
     """In groups with numbers of their own, after two steps."""
     params = parameters(MATRICES)
@@ -83,7 +86,7 @@ def test_states_are_exchanged(taken, ratio):
     ours, peer = (made(grouped(x), kind, adjust_lr_fn=ratio) for x, kind in ((params, class_of), (others, theirs)))
     in_turn(range(taken), (params, ours), (others, peer))
     for one, other in zip(ours.param_groups, peer.param_groups, strict=True):
-        assert {name for name in one if name not in other} == {"blocks"}
+        assert {name for name in one if name not in other} == {"blocks", "restarts", "compute", "use_muon"}
     saved = (each.state_dict()["state"].items() for each in (ours, peer))
     kinds = [{i: {key: (x.shape, x.dtype) for key, x in state.items()} for i, state in each} for each in saved]
     assert kinds[0] == kinds[1]
@@ -134,7 +137,8 @@ def test_blocks_are_saved_as_plain_values():
     assert all_bits(params, ours) == all_bits(others, same)
 
 
-@pytest.mark.parametrize("change", [{"ns_steps": 0}, {"blocks": Blocks(rows=3)}, {"lr": 0.5, "momentum": 0.5}], ids=str)
+@pytest.mark.parametrize("change", [
+    {"ns_steps": 0}, {"blocks": Blocks(rows=3)}, {"lr": 0.5, "momentum": 0.5}, {"restarts": ()}], ids=str)
 def test_options_may_change_between_steps(change):
     """Those of the plan, too: the step is that of an optimizer that was made with them."""
     params, others = parameters([(3, 4)]), parameters([(3, 4)])
@@ -153,8 +157,8 @@ def test_options_may_change_between_steps(change):
 
 GROUP, ONE = "param_groups[0]", "param_groups[0]['params'][0]"
 REFUSED = [
-    ((4,), {}, ValueError, f"{ONE}: expected a matrix, got shape (4,), which refopt.torch.AdamW takes"),
-    ((), {}, ValueError, f"{ONE}: expected a matrix, got shape (), which refopt.torch.AdamW takes"),
+    ((4,), {}, ValueError, f"{ONE}: expected a matrix, got shape (4,), which a group with use_muon=False takes"),
+    ((), {}, ValueError, f"{ONE}: expected a matrix, got shape (), which a group with use_muon=False takes"),
     ((2, 3, 4), {}, ValueError, f'{ONE}: expected a matrix, got shape (2, 3, 4); Blocks(of="experts") takes the last'),
     ((4, 6), {"blocks": Blocks(rows=3)}, ValueError, f"{GROUP}['blocks'].rows: expected a divisor of the 4 rows of"),
     ((4, 6), {"blocks": Blocks(of="heads")}, ValueError, f"{GROUP}['blocks'].of: expected one of matrix, experts"),
@@ -164,6 +168,10 @@ REFUSED = [
     ((4, 6), {"ns_steps": 2.5}, TypeError, "param_groups[0]['ns_steps']: expected an integer from 0 to 99, got 2.5"),
     ((4, 6), {"ns_coefficients": (1, 2)}, ValueError, f"{GROUP}['ns_coefficients']: expected three numbers, got 2"),
     ((4, 6), {"ns_coefficients": SCHEDULE}, ValueError, f"{GROUP}['ns_coefficients']: expected a triple for each of 1"),
+    ((4, 6), {"ns_coefficients": "muon"}, ValueError, f"{GROUP}['ns_coefficients']: expected one of jordan, polar_"),
+    ((4, 6), {"ns_steps": 5, "restarts": (2,)}, ValueError,
+     f"{GROUP}['restarts']: expected one after at most 2 iterations in bfloat16, before R is indefinite"),
+    ((4, 6), {"compute": "float64"}, ValueError, f"{GROUP}['compute']: expected one of bfloat16, float16, float32"),
     ((4, 6), {"adjust_lr_fn": "moonshot"}, ValueError, "Adjust learning rate function moonshot is not supported"),
     ((4, 6), {"momentum": -1.0}, ValueError, "momentum should be >= 0 but is: -1.0"),
     ((4, 6), {"eps": -1.0}, ValueError, "param_groups[0]['eps']: expected a finite number of at least 0, got -1.0"),
@@ -198,6 +206,34 @@ def test_what_is_refused_in_a_step(options):
     optimizer.param_groups[0].update(kept | {"ns_steps": 0})
     optimizer.step()
     assert all_bits(params) != known
+
+
+def test_groups_of_adamw_beside_matrices():
+    """One optimizer and one dictionary of states; the bits of two optimizers, whatever the shapes of the second."""
+    shapes = [(7,), (), (3, 5)]
+    (together, apart), others = [parameters([*MATRICES, *shapes]) for _ in range(2)], len(shapes)
+    own = {"betas": (0.8, 0.9), "weight_decay": 0.5}
+    group = {"params": together[-others:], "use_muon": False, "lr": 0.25, **own}
+    both = made([{"params": together[:-others]}, group])
+    muon, adamw = made(apart[:-others]), class_of("AdamW")(apart[-others:], lr=0.25, **own)
+    for step in range(2):
+        for params in (together, apart):
+            new_gradients(params, step)
+        for each in (both, muon, adamw):
+            each.step()
+    assert all_bits(together) == all_bits(apart)
+    saved, home = both.state_dict(), parameters([*MATRICES, *shapes])
+    with torch.no_grad():
+        for p, q in zip(home, together, strict=True):
+            p.copy_(q)
+    again = made([{"params": home[:-others]}, {"params": home[-others:], "use_muon": False}])
+    again.load_state_dict(copy.deepcopy(saved))
+    in_turn([2], (together, both), (home, again))
+    assert all_bits(together, both) == all_bits(home, again)
+    assert {*saved["state"][len(home) - 1]} == {"step", "exp_avg", "exp_avg_sq"}
+    for wrong, said in (({"betas": (0.9, 1.0)}, "['betas'][1]: expected"), ({"use_muon": 0}, "['use_muon']: expected")):
+        with pytest.raises((ValueError, TypeError), match=re.escape(f"Muon: param_groups[0]{said}")):
+            made([{"params": parameters([(4,)]), "use_muon": False} | wrong])
 
 
 def test_what_kernels_have_not_is_refused():
