@@ -234,7 +234,7 @@ SECOND_SET = {
             "(1 - beta1**step, 1 - beta2**step) if step <= 10 else (1.0, 1.0)"}, "no bias correction, from step 11 on"),
         "first moment in fp16": ({"m += real(1 - beta1) * (g - m)":
             "m[...] = (m + real(1 - beta1) * (g - m)).astype(np.float16)"},
-            "moment1 rounded to float16 before its use"),
+            "as if `m` were `m rounded to float16` in `return (m, u)`"),
         "both kinds of decay": ({DECAY: "g = g + real(coeff) * p\n        p *= real(1 - lr * coeff)"},
             "coeff * p added to the gradient as well"),
         "step counted by tensors": ({"1 - beta1**step, 1 - beta2**step":

@@ -45,8 +45,10 @@ class SubjectAnswers:
             self.begun.pop(key, None)
         try:
             with np.errstate(all="ignore"):
-                of_run = packed is None
-                value = self._done(what, number, arguments) if of_run else self._of_case(what, packed, *arguments)
+                if packed is None:
+                    value = self._done(what, number, arguments)
+                else:
+                    value = self._of_case(what, packed, *arguments)
                 return pickle.dumps(("value", value))
         except BaseException as error:
             good = self.good_run if packed is None else self.good_case
