@@ -239,13 +239,3 @@ def test_a_signal_during_import(tmp_path, module, signum, status, said):
     if module == "traceback" and done.returncode == 0:
         pytest.skip("is not imported")
     assert (done.returncode, done.stdout) == (status, "") and done.stderr == f"refopt: {said}\n"
-
-
-@pytest.mark.skipif(not FULL.exists(), reason="no /dev/full")
-def test_what_cannot_be_written_is_not_tried_again():
-    """By the interpreter as it ends, which would say so with a status of its own."""
-    code = "import sys; from refopt import cli; cli.main = lambda: sys.stdout.write('text'); cli.run()"
-    with FULL.open("w") as full:
-        done = subprocess.run([sys.executable, "-c", code], env=env(PYTHONUNBUFFERED=""), stdout=full,
-                              stderr=subprocess.PIPE, timeout=60)
-    assert (done.returncode, done.stderr) == (4, b"")

@@ -6,7 +6,6 @@ import pytest
 
 from refopt import cli
 from refopt.catalog import ROUTINES
-from refopt.cli import show as command
 from refopt.gpu import show, target
 
 
@@ -124,10 +123,3 @@ def test_ptx(capsys):
     text = printed(capsys, "sgd", "--ptx")
     assert text.startswith("// merged_sgd\n") and ".target sm_90" in text and "ld.global.v4.f32" in text
     assert len(re.findall(r"(?m)^\.visible \.entry ", text)) == 1
-
-
-def test_ptx_without_a_compiler(capsys, monkeypatch):
-    monkeypatch.setattr(command, "no_compiler", lambda: "numba-cuda is not installed (No module named 'numba')")
-    assert run("sgd", "--ptx") == 2
-    assert capsys.readouterr() == ("", "refopt: --ptx: numba-cuda is not installed (No module named 'numba'); "
-                                   "pip install 'refopt[cuda13]'\n")

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 from refopt import cli, cpu
-from refopt.catalog import KNOWN, ROUTINES, Hyper, Slot, data, workloads
+from refopt.catalog import KNOWN, ROUTINES, data, workloads
 from refopt.cli import verify
 from refopt.cli.verify.compare import idle, reference
 from refopt.oracle import ulp
@@ -120,15 +120,6 @@ def test_numbers_are_those_of_the_signature(routine):
     assert set(parameters) <= known
     used = {*data.hypers(routine, workloads.load("resnet50"), 0)}
     assert used == set(parameters) - {*routine.slot_names, *routine.choices, *GATE}
-
-
-def test_what_is_in_no_table():
-    """A number is another than its default, and a scalar is drawn as powers are."""
-    radam = ROUTINES["radam"]
-    more = {"hypers": (*radam.hypers, Hyper("gamma", 1.0)), "slots": (*radam.slots, Slot("delta", scalar=True))}
-    case = case_of.__wrapped__(radam._replace(**more), "fp32")
-    assert case.hypers[0]["gamma"][:2] == [0.75, 0.75 * 1.125]
-    assert all(0.3 <= x[0] <= 0.95 for x in case.slots["delta"])
 
 
 def test_a_routine_for_matrices_has_those_of_the_model(capsys, monkeypatch):

@@ -97,13 +97,10 @@ LESSONS = {
                            "Addresses count bytes: fp32 element i is at `p + 4 * i`."),
     "a store by an address":
         ("12_many_tensors_one_launch", ["p[start] = lr"], "does not compile", "`store_float32(p + 4 * i, value)`"),
-    "a load by an address":
-        ("12_many_tensors_one_launch", ["store_float32(p, p[start])"], "does not compile", "`load_float32("),
     "a double that changes bits":
         ("03_grid_stride", ["for i in range(cuda.grid(1), p.size, cuda.gridsize(1)):\n    new = mu * v[i] + g[i]\n"
                             "    v[i] = new\n    p[i] = p[i] - 1.0 * lr * new"],
          "Only the last bits differ: the kernel computes in fp64", "1.0 * lr * new"),
-    "two blocks": ("03_grid_stride", ["p[0] = cuda.blockIdx.x"], "DataRace", "Blocks of a launch are not ordered"),
     "one block": ("03_grid_stride", ["p[0] = cuda.threadIdx.x"], "DataRace", "or let a single thread write")}
 
 

@@ -141,40 +141,6 @@ def test_values_are_those_that_numba_computes(symbol, a, data):
     assert same(value, expected), (x, y, value, expected)
 
 
-CONSTANTS = [0, 1, -2, 3, 63, 255, 2**31, -(2**40), 2**63 - 1, 2**63, 0.5, -1.75, 0.1, 1e300, float("inf")]
-
-
-@pytest.mark.parametrize("kinds", [
-    ["uint8", "uint64", "float16", "float32"], pytest.param(SCALARS, marks=pytest.mark.slow)], ids=["some", "all"])
-@pytest.mark.parametrize("symbol", OPERATORS)
-def test_constants_of_pythons_are_int64_or_float64(symbol, kinds):
-    """Written in the kernel, or captured by it."""
-    rng = np.random.default_rng(7)
-    for a, constant in itertools.product(kinds, CONSTANTS):
-        b = "float64" if isinstance(constant, float) else "uint64" if constant > 2**63 - 1 else "int64"
-        first = bool(rng.integers(2))
-        rule = record.signature(f"a {OPERATORS[symbol]} b", *((a, b) if first else (b, a)))
-        if rule is None or (symbol == "Pow" and (not first or abs(constant) > 100)):
-            continue
-        bits = rng.integers(0, 2**64, dtype=np.uint64)
-        x = np.bool_(bits & np.uint64(1)) if a == "bool" else bits.view(a) if a == "float64" else bits.astype(a)
-        written = "c" if rng.integers(2) else {np.inf: "1e999"}.get(constant, repr(constant))
-        expression = f"a[0] {OPERATORS[symbol]} {written}" if first else f"({written}) {OPERATORS[symbol]} a[0]"
-        count = constant if first else x
-        if symbol in ("LShift", "RShift") and not 0 <= count < 64:
-            continue
-        with np.errstate(all="ignore"):
-            operands = (x, constant) if first else (constant, x)
-            left, right = (np.array(one).astype(kind)[()] for one, kind in zip(operands, rule, strict=False))
-            if symbol == "Pow" and a == "float16":
-                continue  # a constant exponent keeps float16
-            exact = "float16" in rule[:2]
-            expected = FUNCTIONS[symbol](left, right) if exact else computed(symbol, left, right, rule[2])
-        value, name = compute(expression, x, x, c=constant)
-        assert name == rule[2], expression
-        assert same(value, expected), (expression, x, value, expected)
-
-
 HIGHEST = -(2**63)
 
 

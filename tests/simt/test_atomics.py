@@ -67,14 +67,6 @@ def test_others_get_a_turn_after_eight_atomics():
     assert places.tolist() == [[*range(8), 16, 17], [*range(8, 16), 18, 19]]
 
 
-@pytest.mark.parametrize(
-    ("operation", "dtype"), [("add", np.int8), ("add", np.float16), ("exch", np.float32), ("inc", np.int32)])
-def test_types_that_numba_has_no_atomic_for(operation, dtype):
-    words = rf"cuda.atomic.{operation} of {dtype.__name__} and int64[^$]* uint32,"
-    with pytest.raises(simt.CompileError, match=words):
-        once(getattr(cuda.atomic, operation), 1, 2, dtype=dtype)
-
-
 def test_operands_and_results_have_the_arrays_type():
     """Sums wrap; what is compared with, or exchanged, is taken as an element."""
     assert once(cuda.atomic.cas, 2**32 - 1, -1, 7, dtype=np.uint32)[1] == 7

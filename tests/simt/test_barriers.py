@@ -31,34 +31,11 @@ def test_the_smaller_group_is_named():
     assert caught.value.line == body.__code__.co_firstlineno + 4 and caught.value.thread == (3, 0, 0)
 
 
-@pytest.mark.parametrize("schedule", ["forward", "reverse", "random"])
-def test_block_barrier(schedule):
-    x = np.arange(70)
-    with simt.observe(schedule=schedule):
-        rotate[1, 70](x)
-    assert x.tolist() == [*range(1, 70), 0]
-
-
 def test_the_largest_block():
     x = np.arange(1024)
     for _ in range(2):
         rotate[1, 1024](x)
     assert sorted(x) == list(range(1024)) and x[0] == 2
-
-
-def test_barriers_with_a_predicate():
-    @cuda.jit
-    def kernel(out):
-        t = cuda.threadIdx.x
-        out[t, 0] = cuda.syncthreads_count(int(t % 3 == 0))
-        out[t, 1] = cuda.syncthreads_and(int(t < 10))
-        out[t, 2] = cuda.syncthreads_and(int(t < 9))
-        out[t, 3] = cuda.syncthreads_or(int(t == 4))
-        out[t, 4] = cuda.syncthreads_or(0)
-
-    out = np.zeros((10, 5), np.int32)
-    kernel[1, 10](out)
-    assert (out == [4, 1, 0, 1, 0]).all()
 
 
 BARRIERS = {

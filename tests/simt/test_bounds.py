@@ -72,23 +72,6 @@ def test_errors_of_other_things_are_what_they_are(what, observe):
     cuda.jit(lambda x: None)[1, 1](np.zeros(1))
 
 
-@pytest.mark.parametrize("make", [cuda.shared.array, cuda.local.array, lambda n, kind: cuda.const.array_like([0] * n)])
-@pytest.mark.parametrize("index", [3, -4, (0, 0)])
-@pytest.mark.parametrize("watch", [False, True])
-def test_arrays_of_the_kernel(make, index, watch):
-    """Shared, local and constant arrays have bounds as well."""
-
-    at = simt.ptx_twin()(lambda: make(3, np.int32)[index])
-
-    def body():
-        if cuda.threadIdx.x == 1:
-            at()
-
-    with pytest.raises(simt.OutOfBounds) as caught, simt.observe(watch=watch):
-        cuda.jit(body)[1, 2]()
-    assert (caught.value.kernel, caught.value.thread) == ("body", (1, 0, 0))
-
-
 def test_arrays_in_tuples_are_named():
     """By their place, in tuples of tuples too, whose names of parts stay."""
     pair = namedtuple("pair", "first second")

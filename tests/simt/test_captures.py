@@ -66,19 +66,6 @@ def test_arrays_of_a_kernel_that_shuffles_are_frozen_once():
     assert plain.tolist() == watched.tolist() == [1] * 32
 
 
-@pytest.mark.parametrize("watch", [False, True])
-def test_arrays_that_are_captured_are_constants(watch):
-    """Numba refuses to compile it."""
-
-    @cuda.jit
-    def kernel(out):
-        TABLE[0] = 1
-
-    with pytest.raises(simt.CompileError, match="because the kernel captures it") as caught, simt.observe(watch=watch):
-        kernel[1, 1](np.zeros(1))
-    assert caught.value.kernel == "kernel" and TABLE[0] == 0
-
-
 ON_DEVICE = cuda.to_device(np.zeros(4, np.float32))
 
 
@@ -133,25 +120,3 @@ def test_kernels_without_captures_are_not_copied():
     step = simt.ptx_twin()(lambda: seen.append(2))
     launched[1, 1]()
     assert seen == [1, 2]
-
-
-@pytest.mark.parametrize("watch", [False, True])
-def test_helpers_under_njit(watch):
-    numba = pytest.importorskip("numba")
-
-    @numba.njit
-    def total(row):
-        answer = 0.0
-        for value in row:
-            answer += value
-        return answer
-
-    @cuda.jit
-    def kernel(x, out):
-        out[cuda.threadIdx.x] = total(x[cuda.threadIdx.x])
-
-    out = np.zeros(2)
-    kernel[1, 2](np.ones((2, 3)), out)
-    with simt.observe(watch=watch):
-        kernel[1, 2](2 * np.ones((2, 3)), out[::-1].copy())
-    assert out.tolist() == [3, 3]

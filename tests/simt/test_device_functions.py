@@ -71,14 +71,6 @@ def test_signatures_hold_by_lanes_and_by_threads(n):
         assert result(kernel[4, 64]) == by_lanes
 
 
-def test_a_signature_may_leave_the_result_open():
-    @cuda.jit("(float32, int32, int32)", device=True)
-    def scaled(x, n=2, m=0):
-        return x * n + m
-
-    assert results(scaled, 1 / 3) == np.float64(np.float32(1 / 3)) * 2 and results(scaled, 1.5, 3) == 4.5
-
-
 def test_the_signature_that_changes_least_is_taken():
     @cuda.jit(["int32(int32)", "float64(float64)"], device=True)
     def halved(x):

@@ -22,9 +22,3 @@ def test_every_report_has_a_program():
     errors = {name for name, it in public.items() if isinstance(it, type) and issubclass(it, simt.SimtError)}
     assert set(re.findall(r"```text\n(\w+): ", page)) == errors - {"SimtError"}
     assert page.count("```python") == page.count("```text") == len(re.findall(r"# refopt simt .*\.py\n", page))
-
-
-@pytest.mark.parametrize("name", ["add", "sub", "and_", "or_", "xor", "max", "min", "nanmax", "nanmin", "exch"])
-def test_atomics_say_what_they_do(name):
-    atomic = getattr(simt.cuda.atomic, name)
-    assert atomic.__name__ == name and "array[index]" in atomic.__doc__

@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from refopt import simt
-from refopt.simt import cuda, memory
+from refopt.simt import cuda
 
 
 @cuda.jit
@@ -102,18 +102,6 @@ def test_words_are_escaped():
     with simt.observe(profile=True) as log:
         store[1, 1](x)
     assert "&quot;x&quot; &amp; &lt;y&gt;: stores to element 0" in simt.draw(log)._repr_html_()
-
-
-def test_a_vector_is_several_elements():
-    @cuda.jit
-    def vectors(address):
-        memory.load(address + 16 * cuda.threadIdx.x, np.float32, 4)
-
-    x = cuda.to_device(np.zeros(8, np.float32))
-    with simt.observe(profile=True) as log:
-        vectors[1, 2](x.address)
-    [axis] = simt.draw(log).figure.axes
-    assert marks(axis)[0] == [(i, i // 4) for i in range(8)]
 
 
 @pytest.mark.parametrize(("arguments", "words"), [

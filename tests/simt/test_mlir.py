@@ -110,16 +110,6 @@ def test_what_is_missing_says_so(written, monkeypatch):
         simt.run(written().lacking)[1, 1](np.zeros(1), np.zeros(1))
 
 
-def test_options_of_its_compiler_change_nothing():
-    @simt.cuda.jit(opt_level=1, dump=True, chip="sm_90")
-    def kernel(x, y):
-        i = simt.cuda.threadIdx.x
-        y[i] = 2 * x[3 - i]
-        simt.cuda.atomic.add(y, 4, y[i])
-
-    assert reversed_and_summed(kernel)
-
-
 @pytest.mark.parametrize("name", PREFIXES)
 def test_the_package_is_replaced(written, name):
     with simt.replace_numba():

@@ -25,12 +25,6 @@ def test_scalars_are_numbas(name):
     assert SCALARS[name].bitwidth == 8 * numpy_support.as_dtype(theirs).itemsize
 
 
-@pytest.mark.parametrize("name", ["int8", "uint16", "float32", "bool_"])
-def test_a_call_converts(name):
-    ours, theirs = TYPES[name](1), getattr(types, name)(1)
-    assert ours == theirs and ours.dtype == numpy_support.as_dtype(getattr(types, name))
-
-
 RECORD = np.dtype([("a", np.int8), ("b", np.float64, (2, 3)), ("c", [("d", np.int32)])], align=True)
 
 
@@ -69,11 +63,6 @@ def test_dtypes_of_arrays_in_kernels(dtype, memory):
     x = np.array([1.5, 0], np.float32)
     kernel[1, 1](x)
     assert x[1] == 5.5
-
-
-def test_device_arrays_take_numbas_types():
-    assert cuda.device_array(3, numba.int16).dtype == np.int16
-    assert cuda.pinned_array(3, cuda.int16).dtype == np.int16
 
 
 SIGNATURES = [

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from refopt import simt
-from refopt.simt import cuda, memory
+from refopt.simt import cuda
 
 
 @cuda.jit
@@ -14,12 +14,6 @@ def copy(x, y, first, step):
     i = cuda.grid(1)
     if first + i * step < x.size:
         y[i] = x[first + i * step]
-
-
-@cuda.jit
-def vectors(source, target):
-    i = cuda.grid(1)
-    memory.store(target + 16 * i, np.float32, memory.load(source + 16 * i, np.float32, 4))
 
 
 def profiled(kernel, grid, block, *args, **options):
@@ -68,12 +62,6 @@ def test_warps_blocks_and_launches_add_up():
     assert costs(log.profile, "store") == costs(log.profile, "load")
     profile = profiled(copy, 2, 544, x, cuda.device_array(1088, np.float32), 0, 1)
     assert {row.executions for row in profile.lines if row.active == 1} == {2 * 17}
-
-
-def test_accesses_by_address_are_vectors():
-    x, y = (cuda.to_device(np.zeros(128, np.float32)) for _ in range(2))
-    profile = profiled(vectors, 1, 32, x.address, y.address)
-    assert costs(profile, "load") == costs(profile, "store") == (1, 16)
 
 
 @cuda.jit

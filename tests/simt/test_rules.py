@@ -115,10 +115,6 @@ def float_range(x, y):
     y[cuda.threadIdx.x] = np.uint8(x[0] + 256.0)
 
 
-def float_range_negative(x, y):
-    y[cuda.threadIdx.x] = np.uint64(x[0] - 1.0)
-
-
 def float_range_nan(x, y):
     y[cuda.threadIdx.x] = np.int32(x[0] * math.nan)
 
@@ -134,11 +130,6 @@ HIGHEST, LOWEST = np.array([2**63 - 1]), np.array([-32768], np.int16)
 
 def signed_overflow(x, y):
     y[cuda.threadIdx.x] = HIGHEST[x[0]] + 1 > HIGHEST[x[0]]
-
-
-def signed_overflow_of_a_product(x, y):
-    h = x[0] + 2**62
-    y[cuda.threadIdx.x] = h * 4 // 4
 
 
 def signed_overflow_of_abs(x, y):
@@ -157,9 +148,9 @@ KERNELS = {
     "shuffle-lanes, vote": vote_on_shuffle, "shuffle-sites": shuffle_sites, "shuffle-sites, vote": vote_sites,
     "skipped-barrier": skipped_barrier, "skipped-barrier, branch": skipped_last_branch, "uninitialized": uninitialized,
     "warp-order": warp_order, "zero-division": zero_division, "int32-overflow": int32_overflow,
-    "float-range": float_range, "float-range, negative": float_range_negative, "float-range, NaN": float_range_nan,
+    "float-range": float_range, "float-range, NaN": float_range_nan,
     "float-range, stored": float_range_stored, "signed-overflow": signed_overflow,
-    "signed-overflow, product": signed_overflow_of_a_product, "signed-overflow, abs": signed_overflow_of_abs}
+    "signed-overflow, abs": signed_overflow_of_abs}
 ELSEWHERE = {"host-access", "partly-written-copy", "shared-types", "unwritten-copy"}  # and test_values.py
 
 

@@ -83,10 +83,7 @@ UNORDERED = {
     "a reader that waits for another later": lambda x, a, b: (
         r(x, a), r(x, b), e := recorded(b), recorded(a).wait(b), e.wait(c := cuda.stream()), w(x, c)),
     "event never recorded": lambda x, a, b: (w(x, a), cuda.event().wait(b), r(x, b)),
-    "waiting on another stream": lambda x, a, b: (w(x, a), recorded(a).wait(cuda.stream()), r(x, b)),
-    "event of another stream": lambda x, a, b: (w(x, a), recorded(b).wait(b), r(x, b)),
     "event synchronized too early": lambda x, a, b: (e := recorded(a), w(x, a), e.synchronize(), r(x, b)),
-    "the other stream synchronized": lambda x, a, b: (w(x, a), b.synchronize(), r(x, b)),
     "reader beside one that waits": lambda x, a, b: (w(x, a), recorded(a).wait(b), r(x, b), r(x, cuda.stream())),
     "copy beside one that waits": lambda x, a, b: (x.copy_to_device(np.ones(4), stream=a), recorded(a).wait(b),
                                                    x.copy_to_host(stream=b), x.copy_to_host(stream=cuda.stream())),

@@ -69,21 +69,6 @@ def test_groups_and_occurrences(rows):
     assert occurrences(one, other).tolist() == [rows[:n].count(row) for n, row in enumerate(rows)]
 
 
-def test_atomics_on_one_word_are_done_one_after_another():
-    @cuda.jit
-    def kernel():
-        part = cuda.shared.array(64, np.int32)
-        t = cuda.threadIdx.x
-        part[t] = 0
-        cuda.syncwarp()
-        cuda.atomic.add(part, t // 8, 1)
-
-    with simt.observe(profile=True) as log:
-        kernel[1, 64]()
-    rows = [(row.kind, row.requests, row.wavefronts, row.conflicts) for row in log.profile.banks]
-    assert rows == [("store", 2, 2, 0), ("atomic", 2, 16, 14)]
-
-
 def test_atomics_on_one_element_move_its_sector_each_in_turn():
     @cuda.jit
     def kernel(x):

@@ -50,11 +50,6 @@ def two_more(n):
     return n + 2
 
 
-@simt.cuda.jit(device=True)
-def count(n):
-    return two_more(two_more(0)) if n else 0
-
-
 def by_module(x, y):
     s = cuda.shared.array(N, float32)
     i = cuda.grid(1)
@@ -117,20 +112,6 @@ def test_functions_that_a_kernel_calls():
     x = np.arange(4, dtype=np.float32)
     simt.run(kernel)[1, 4](x)
     assert x.tolist() == [0 + 1 + 4, 1 + 1, 2 + 2, 3 + 6]
-
-
-def test_functions_without_anything_of_numba_are_not_copied():
-    """What is the executor's already."""
-    seen = []
-    note = simt.ptx_twin()(lambda: seen.append(count))
-
-    def kernel(x):
-        note()
-        x[cuda.grid(1)] = count(3)
-
-    x = np.zeros(1)
-    simt.run(kernel)[1, 1](x)
-    assert x[0] == 4 and seen == [count]
 
 
 @cuda.jit(device=True)

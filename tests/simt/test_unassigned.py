@@ -16,29 +16,13 @@ def in_a_branch(x, n, out):
     out[0] = value + np.float32(1)
 
 
-def in_a_loop(x, n, out):
-    for i in range(n):
-        if i == 2:
-            last = x[i]
-    out[0] = last + np.float32(1)
-
-
 def the_loop_variable(x, n, out):
     for i in range(n - 4):  # noqa: B007
         pass
     out[0] = i + 1
 
 
-def after_a_break(x, n, out):
-    while True:
-        if n < 3:
-            break
-        value = x[0]
-        n -= 10
-    out[0] = value + np.float32(1)
-
-
-BODIES = [in_a_branch, in_a_loop, the_loop_variable, after_a_break]
+BODIES = [in_a_branch, the_loop_variable]
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda f: f.__name__)

@@ -77,20 +77,6 @@ def test_a_warp_of_fewer_threads_is_refused():
         kernel[1, 72](x)
 
 
-def test_lanes_that_wait_elsewhere_are_reported():
-    @cuda.jit
-    def kernel(x):
-        i = cuda.grid(1)
-        if i in (3, 5):
-            cuda.syncthreads()
-        else:
-            x[i] = largest(i)
-        x[i] = largest(i)
-
-    with pytest.raises(simt.BarrierDivergence, match="a warp operation is not reached by all its threads"):
-        kernel[1, 32](np.zeros(32, np.int64))
-
-
 def test_lanes_meet_in_one_call():
     """As those of a shuffle do."""
 
