@@ -169,10 +169,8 @@ def test_what_is_at_the_same_address_is_kept_alive(executor):
     arrays = None
     gc.collect()
     assert seen() is None
+    arrays = [executor.to_device(np.ones(3, F))]
+    check.rebind(arrays)
+    arrays.clear()
+    gc.collect()
     check()
-    for bound_to in (check.rebind, gpu.gradient_check):
-        arrays = [executor.to_device(np.ones(3, F))]
-        check = bound_to(arrays) or check
-        arrays.clear()
-        gc.collect()
-        check()

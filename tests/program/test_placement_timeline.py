@@ -112,7 +112,3 @@ HIDES = Overlap(2.0, 1.0, 1.0)
 def test_bad_arguments(call, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         call()
-
-
-def test_intervals_that_touch_are_one():
-    assert timeline._united([(1, 2), (0, 1), (3, 4), (3.5, 3.75)]) == [(0, 2), (3, 4)]

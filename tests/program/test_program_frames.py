@@ -31,7 +31,6 @@ def preset(program, name, rank):
 PROGRAMS = {
     "plain": lambda rank: adam(),
     "fused": lambda rank: fused(adam()),
-    "data parallel": lambda rank: preset(adam(), "data_parallel", rank),
     "sharded": lambda rank: preset(adam(), "sharded", rank),
     "parameter server": lambda rank: preset(adam(1), "parameter_server", rank),
     "mixed precision": lambda rank: amp_program(PARAMS, "adam", lr=0.1, world_size=2),

@@ -55,7 +55,6 @@ EIGHT = [(name, (4,)) for name in "abcdefgh"]
 MIXED = dict(config="amp", grad_dtype="float32", world_size=2, lr=0.1)
 LIMIT = 33 / 2**20  # two gradients
 SCHEDULED = {
-    "gradient check": lambda: in_buckets(step(EIGHT, world_size=2, max_norm=0.5), "greedy", LIMIT),
     "plain": lambda: in_buckets(step_program(EIGHT, "adam", **MIXED), "greedy", LIMIT),
     "gradient check in batches": lambda: in_buckets(step(EIGHT, world_size=2, max_norm=0.5), "greedy", LIMIT, True),
     "plain in batches": lambda: in_buckets(step_program(EIGHT, "adam", **MIXED), "greedy", LIMIT, True),
@@ -64,8 +63,7 @@ SCHEDULED = {
 
 
 @pytest.mark.parametrize("example", [
-    pytest.param("gradient check", marks=pytest.mark.slow), pytest.param("plain", marks=pytest.mark.slow),
-    "gradient check in batches", "plain in batches", "by element",
+    pytest.param("plain", marks=pytest.mark.slow), "gradient check in batches", "plain in batches", "by element",
 ])
 def test_scheduled_is_sequential_and_nothing_races(example):
     """To the bit, in any order that streams leave open; the executor's detector watches."""

@@ -111,9 +111,9 @@ CHANGES = [rates, rates_of_fewer, every_number, other_strides, some_without, one
            momentum_that_ends]
 
 
-def run(name, change, looks, **options):
+def run(name, change, looks):
     params = parameters(SHAPES)
-    optimizer = class_of(name)(in_groups(params), lr=LR, **BUSY[name] | options)
+    optimizer = class_of(name)(in_groups(params), lr=LR, **BUSY[name])
     for step in range(STEPS):
         new_gradients(params, step)
         change(optimizer, params, step)
@@ -148,12 +148,6 @@ def test_a_change_where_gradients_are_clipped(change):
             optimizer.step()
         kept.append([p.detach() for p in params])
     torch.testing.assert_close(*kept, rtol=1e-5, atol=1e-6)
-
-
-def test_dampening_is_of_all_steps_but_a_parameters_first():
-    """Also where one comes late, and where nobody looks at states."""
-    first, second = (run("SGD", one_that_comes_late, looks, dampening=0.5) for looks in (True, False))
-    assert first == second
 
 
 @pytest.mark.parametrize(("name", "first", "second"), [

@@ -261,10 +261,3 @@ def test_states_without_a_plan_read(kind):
     given = READ[kind]()
     saved = state.from_torch("adamw", *of_pytorchs(given.shape, "exp_avg", given))
     assert saved["slots"]["moment1"][1].tolist() == (given.as_subclass(torch.Tensor) + 0).tolist()
-
-
-@pytest.mark.parametrize("kind", ["nested", "jagged", "conjugate", "quantized"])
-def test_a_parameter_without_a_plan_is_refused(kind):
-    saved, params = of_pytorchs(SHAPE, "exp_avg", numbers())
-    with pytest.raises(TypeError, match=r"^from_torch: adamw: params\[1\]: expected "):
-        state.from_torch("adamw", saved, [params[0], REFUSED[kind][0]()])
