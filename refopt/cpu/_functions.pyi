@@ -240,9 +240,9 @@ def lamb(
 def merged_muon(
     params: Sequence[Array], grads: Sequence[Array | None], velocities: Sequence[Array], *, lr: Numbers,
     mu: Numbers = ..., weight_decay: Numbers = ..., epsilon: Numbers = ..., iterations: Number = ...,
-    coefficients: Sequence[float] | Sequence[Sequence[float]] = ..., blocks: Blocks | Sequence[Blocks] = ...,
-    rescale_grad: Number = ..., use_nesterov: bool = ..., average: bool = ...,
-    adjust_lr: Literal['original', 'match_rms_adamw', 'spectral_unclamped', 'none'] = ...,
+    coefficients: Sequence[float] | Sequence[Sequence[float]] = ..., restarts: Any = ...,
+    blocks: Blocks | Sequence[Blocks] = ..., rescale_grad: Number = ..., use_nesterov: bool = ...,
+    average: bool = ..., adjust_lr: Literal['original', 'match_rms_adamw', 'spectral_unclamped', 'none'] = ...,
     compute: Literal['bfloat16', 'float16', 'float32', 'float64'] = ...,
     master_params: Sequence[Array | None] | None = ..., grad_factor: Any = ..., found_inf: Any = ...,
 ) -> None: ...
@@ -250,9 +250,9 @@ def merged_muon(
 def muon(
     param: Array, grad: Array, velocity: Array, *, lr: Number, mu: Number = ..., weight_decay: Number = ...,
     epsilon: Number = ..., iterations: Number = ...,
-    coefficients: Sequence[float] | Sequence[Sequence[float]] = ..., blocks: Blocks | Sequence[Blocks] = ...,
-    rescale_grad: Number = ..., use_nesterov: bool = ..., average: bool = ...,
-    adjust_lr: Literal['original', 'match_rms_adamw', 'spectral_unclamped', 'none'] = ...,
+    coefficients: Sequence[float] | Sequence[Sequence[float]] = ..., restarts: Any = ...,
+    blocks: Blocks | Sequence[Blocks] = ..., rescale_grad: Number = ..., use_nesterov: bool = ...,
+    average: bool = ..., adjust_lr: Literal['original', 'match_rms_adamw', 'spectral_unclamped', 'none'] = ...,
     compute: Literal['bfloat16', 'float16', 'float32', 'float64'] = ..., master_param: Array | None = ...,
     grad_factor: Any = ..., found_inf: Any = ...,
 ) -> None: ...
