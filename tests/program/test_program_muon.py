@@ -24,7 +24,7 @@ ROUTINES = {name: "muon" if len(shape) > 1 else "adamw" for name, shape in PARAM
 NUMBERS = {"lr": 0.5, "mu": 0.75, "weight_decay": 0.125, "iterations": 1, "epsilon": 0.125,
            "blocks": {name: blocks for name, (_, blocks, _) in MATRICES.items()}}
 STEPS = {make: Composition(make, PARAMS, ROUTINES, NUMBERS | options, 3) for make, options in (
-    ("step_program", {}), ("amp_program", {"loss_scale": 8.0, "max_norm": 0.5}))}
+    ("step_program", {}), ("amp_program", {"loss_scale": 8.0, "max_norm": 0.5, "restarts": ()}))}
 SENT = "send_to_owners", {"min_block_size": 4}
 
 
@@ -118,6 +118,7 @@ REFUSED = {
     "params[0]: expected a matrix, got shape (6,), which merged_adamw takes": ([("w", (6,))], {}),
     "blocks: expected a list of Blocks, got int": ([("w", (4, 2))], {"blocks": 3}),
     "coefficients: expected a triple for each of 5 iterations, got 1": ([("w", (4, 2))], {"coefficients": [(1, 2, 3)]}),
+    "restarts: expected one after at most 2 iterations in bfloat16": ([("w", (4, 2))], {"restarts": (3,)}),
 }
 
 
