@@ -147,7 +147,7 @@ def _numbers(where: str, name: str, routine: Routine, numbers: Mapping[str, Any]
     """The numbers and choices of a parameter; raises if one is a list."""
     own = {key: _of(value, name, f"{where}: {key}") for key, value in numbers.items()}
     for key, value in own.items():
-        if type(value) in (list, tuple, np.ndarray) and key not in routine.own:
+        if type(value) in (list, tuple, np.ndarray) and key in routine.defaults.keys() - routine.own.keys():
             expected = "expected one value, or a mapping that has one for each parameter"
             raise TypeError(f"{where}: {key}: {expected}, got {shown(value)}")
     return own

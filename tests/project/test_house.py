@@ -22,7 +22,7 @@ BUDGET = {
     "catalog": 284, "checks": 859, "cli": 1217, "comm": 1279, "cpu": 1376, "gpu": 6399, "oracle": 10_291,
     "program": 6580, "simt": 11_002, "state": 681, "torch": 1541, "tests": 47_230, "benchmarks": 7601,
 }
-RAISED: dict[str, int] = {}
+RAISED = {"benchmarks": 7660}
 PACKAGES = sorted(x.name for x in (ROOT / "refopt").iterdir() if x.is_dir() and x.name != "__pycache__")
 
 

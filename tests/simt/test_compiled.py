@@ -3,6 +3,7 @@
 import ast
 import importlib
 import itertools
+import math
 import re
 import sys
 import warnings
@@ -108,6 +109,31 @@ def test_variables_have_the_types_that_numba_infers(what, names):
         assert not typed.untyped
         expected = re.sub(r"Literal\[int\].*", "int64", str(done.signature.return_type))
         assert scalar(typed.result).name == expected, pair_of
+
+
+ENDS = np.array([np.nan, 1, 0.0, -0.0], np.float32)
+
+
+@pytest.mark.parametrize(("x", "expected"), [
+    # Booleans are integers of 8 bits; the bits of a number are those of its type, also where Python has the number.
+    (np.array([True]), {"-x[0]": -1, "+x[0]": 1, "~x[0]": 0, "abs(x[0])": 1}),
+    (np.array([6, 4]), {"np.bitwise_and(x.size, 6)": 2, "x[0].bit_count()": 2, "float('1.5')": 1.5}),
+    (np.array([1, 3]), {"(x.size + 2**62 - 1).view(np.float64)": 2 + 2.0**-51}),
+    # Extremes drop a NaN, and know the sign of zeros.
+    (ENDS, {"max(x[0], x[1])": 1, "1 / max(x[2], x[3])": np.inf, "1 / min(x[3], x[2])": -np.inf}),
+    (ENDS, {"max(x[1], x[0], x[2])": 1, "math.isnan(max(x[0], x[1], x[2]))": 1, "min(x[1], x[0], 2)": 1}),
+    (np.array([-17]), {"divmod(x[0], 5)[0]": -4, "divmod(x[0], 0.75)[1]": 0.25, "sum((x[0], 0.5))": -16.5}),
+    (np.array([3, 4]), {"abs(sum((x[0], 4j)))": 5, "(-complex(x[0], 2)).imag": -2, "abs(x.size - 5)": 3}),
+    (np.array([1, 2]), {"math.hypot(x[0], x[1])": math.hypot(1, 2), "math.atan2(x[0], x[1])": math.atan2(1, 2)}),
+    # Where Python raises an error, the result is infinite or none.
+    (np.array([-0.0, 200]), {"math.gamma(x[0])": -np.inf, "math.gamma(x[1])": np.inf, "math.lgamma(x[0])": np.inf}),
+    (np.array([np.inf, 1]), {"math.isnan(math.gamma(-x[0]))": 1, "math.isnan(math.remainder(x[0], x[1]))": 1}),
+    # By as many bits as there are not, nothing is left.
+    (np.array([1, 70, 2**62]), {"x[0] << x[1]": 0, "x[0] << x[2]": 0, "x[1] >> x[2]": 0, "-x[1] >> x[2]": -1})])
+def test_values(x, expected):
+    lines = "".join(f"    out[{k}] = {text}\n" for k, text in enumerate(expected))
+    kernel = executed(f"def kernel(x, out):\n{lines}", np=np, math=math, cuda=cuda)["kernel"]
+    assert results(kernel, x, size=len(expected)) == [*expected.values()]
 
 
 def test_an_atomic_gives_a_value_of_its_arrays_type():
