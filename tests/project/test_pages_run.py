@@ -33,7 +33,7 @@ def test_the_page_on_the_oracle_runs(tmp_path, monkeypatch):
             session(text)
         elif language == "python" and not re.search(r"my_|torch|=m\b|def test", text):
             scope, count = executed(text, **scope), count + 1
-    assert count == 4
+    assert count == 3
 
 
 @pytest.mark.gpu
