@@ -268,14 +268,6 @@ def maximum(x, out):
         cuda.atomic.max(out, 0, x[i])
 
 
-def counted_through_another(x, out):
-    k = found = 0
-    while found < x.size:
-        k += 1
-        found = 0 + k
-        cuda.atomic.add(out, 0, 0)
-
-
 def counted_in_memory(x, out):
     count = cuda.local.array(1, np.int64)
     count[0] = 0
@@ -296,22 +288,8 @@ def counted_in_shared_memory(x, out):
         cuda.syncthreads()
 
 
-def counted_in_shared_memory_of_a_helper(x, out):
-    """No thread has a variable of it where it is looked at."""
-
-    def count():
-        return cuda.shared.array(1, np.int64)
-
-    if cuda.threadIdx.x == 0:
-        count()[0] = 0
-        while count()[0] < x.size:
-            cuda.atomic.add(out, 0, 0)
-            count()[0] += 1
-
-
 NO_SPINS = [
-    maximum, counted_in_memory, counted_in_shared_memory, counted_in_shared_memory_of_a_helper, counted_to_an_end,
-    counted_in_the_inner_loop, counted_through_another]
+    maximum, counted_in_memory, counted_in_shared_memory, counted_to_an_end, counted_in_the_inner_loop]
 
 
 @pytest.mark.parametrize("threads", [1, 32])
@@ -319,8 +297,7 @@ NO_SPINS = [
 def test_atomics_that_change_nothing_are_no_spin(body, threads, hasty):
     """More of them than a spin may do, between two ends of threads."""
     simt.limits.seconds = 10
-    many = threads == 1 or body is counted_in_shared_memory_of_a_helper
-    cuda.jit(body)[1, threads](np.zeros(16_000 if many else 1_000), np.zeros(1))
+    cuda.jit(body)[1, threads](np.zeros(16_000 if threads == 1 else 1_000), np.zeros(1))
 
 
 def test_a_count_at_an_address_is_no_spin(hasty):
