@@ -14,6 +14,7 @@ from texts import executed
 
 from refopt import simt
 from refopt.simt import cuda
+from refopt.simt.base.conversions import CONVERSIONS
 from refopt.simt.base.source import definition
 from refopt.simt.compiled import specialize
 from refopt.simt.compiled.kinds import of_value, scalar
@@ -134,6 +135,16 @@ def test_values(x, expected):
     lines = "".join(f"    out[{k}] = {text}\n" for k, text in enumerate(expected))
     kernel = executed(f"def kernel(x, out):\n{lines}", np=np, math=math, cuda=cuda)["kernel"]
     assert results(kernel, x, size=len(expected)) == [*expected.values()]
+
+
+def test_conversions_round_once():
+    for n, to in (2**60 + 2**36 + 1, 2.0**60 + 2**37), (2**63 + 2**39 + 1, 2.0**63 + 2**40), (-(2**53) - 1, -(2.0**53)):
+        assert CONVERSIONS["float32"](n) == to and CONVERSIONS["float32"](n).dtype == np.float32
+    assert CONVERSIONS["float16"](1 + 2**-11 + 2**-40) == 1 + 2**-10
+    def kernel(n, out):
+        out[0] = n + 1
+
+    assert results(kernel, 2**60 + 2**36, size=1, dtype=np.float32) == [2.0**60 + 2**37]
 
 
 def test_an_atomic_gives_a_value_of_its_arrays_type():

@@ -68,6 +68,16 @@ def test_a_store_may_round():
                     (4, "subnormal", "arises", None): 1}
 
 
+def test_an_overflow_may_be_the_first():
+    @cuda.jit
+    def kernel(x):
+        x[0] = x[0] * x[0]
+
+    assert events(kernel, 1, device(1e-30))[1].first is None
+    first = events(kernel, 1, device(1e30))[1].first
+    assert (first.what, first.how) == ("overflow", "arises")
+
+
 def test_addresses_shared_memory_and_atomics():
     @cuda.jit
     def kernel(address, y):

@@ -1,6 +1,8 @@
 """fp16, fma and cbrt: exact results rounded once, by fractions and by NumPy's conversions."""
 
+import itertools
 import math
+import operator
 from fractions import Fraction
 
 import numpy as np
@@ -95,6 +97,17 @@ def test_other_functions_of_one_half(name):
     for x in map(np.float16, (0.3, 1.5, 2.5, 3.7)):
         result = getattr(cuda.fp16, name)(x)
         assert result.dtype == np.float16 and result == np.float16(FUNCTIONS[name](float(x)))
+
+
+@pytest.mark.parametrize("name", ["eq", "ne", "lt", "le", "gt", "ge"])
+def test_comparisons(name):
+    for a, b in itertools.product((1.0, 2.0, math.nan), repeat=2):
+        assert getattr(cuda.fp16, f"h{name}")(a, b) is getattr(operator, name)(a, b)
+
+
+def test_extremes():
+    nan = np.float16(math.nan)
+    assert cuda.fp16.hmax(nan, 1) == cuda.fp16.hmin(1, nan) == cuda.fp16.hmin(2, 1) == cuda.fp16.hmax(0, 1) == 1
 
 
 def test_cube_roots():

@@ -226,6 +226,17 @@ def test_no_launch_comes_between_a_copy_and_its_place_in_the_order(monkeypatch, 
     assert x.copy_to_host().tolist() == ([1, 1] if way == "to the host" else [6, 6])
 
 
+def test_operations_are_counted_one_by_one(hasty):
+    """Threads that enqueue on one stream: each operation has a number of its own, and all are known to be enqueued."""
+    stream, other = cuda.stream(), cuda.stream()
+    numbers = [n for part in in_threads(lambda k: [stream.enqueue("x").number for _ in range(400)]) for n in part]
+    assert sorted(numbers) == list(range(min(numbers), min(numbers) + THREADS * 400))
+    event = cuda.event()
+    event.record(stream)
+    event.wait(other)
+    assert other.reached()[stream.id] == max(numbers)
+
+
 def test_a_foreign_handle_is_one_stream(monkeypatch):
     """Threads that name a handle for the first time get one stream for it."""
 

@@ -283,3 +283,23 @@ def test_a_copy_is_seen_by_its_thread_alone():
         copied(copier("all", sync=False), watch=True)
     with pytest.raises(simt.DataRace, match="shared array"):
         copied(copier("all", late=True), watch=True)
+
+
+@simt.ptx_twin("float32")
+def doubled(array, index):
+    vector = vectors.read_vector(array, index, 2)
+    vector *= 2
+    return vector[0]
+
+
+def test_a_vector_that_is_read_is_a_copy():
+    @cuda.jit
+    def kernel(x):
+        tile = cuda.shared.array(2, np.float32)
+        tile[0] = tile[1] = 1
+        x[0], x[1] = doubled(tile, 0), tile[0]
+
+    for observed in ({}, {"watch": True}):
+        x = np.zeros(2, np.float32)
+        outcome(kernel, x, threads=1, **observed)
+        assert x.tolist() == [2, 1]
