@@ -111,7 +111,7 @@ KNOWN = {
             "`u` as it was before the step"),
         "second moment in bf16": ({"first, second =":
             "v[...] = (v.view(np.uint32) + 0x7FFF + (v.view(np.uint32) >> 16 & 1) & "
-            "0xFFFF0000).view(np.float32)\n        first, second ="}, "moment2 rounded to bfloat16"),
+            "0xFFFF0000).view(np.float32)\n        first, second ="}, "as if `u` were `u rounded to bfloat16`"),
         "first moment not kept": ({"m += real(1 - beta1) * (g - m)": "m = m + real(1 - beta1) * (g - m)"},
             "moment1 not written"),
         "update by a hundredth too large": ({"p -= real(lr / first)": "p -= real(1.01) * real(lr / first)"},
@@ -125,7 +125,7 @@ KNOWN = {
     "novograd": {"first norm averaged": ({"n if v[0] == 0 else ": ""}, "first norm averaged")}, "momentum": {
         "no decay, and dampened": ({"g = g + real(l2_decay) * p": "pass", "v += g": "v += real(1 - mu) * g"},
             "gradient dampened by 1 - mu and l2_decay ignored"),
-        "fp16 velocity": ({"v += g": "v += g; v[...] = v.astype(np.float16)"}, "velocities rounded to float16")}}
+        "fp16 velocity": ({"v += g": "v += g; v[...] = v.astype(np.float16)"}, "as if `each v` were `v rounded to float16`")}}
 
 # Written before anybody knew which hypotheses there would be, but for those that others stand for; what names each
 # today, if anything does.
