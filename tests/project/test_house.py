@@ -20,7 +20,7 @@ DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 # line in the CHANGELOG: "`gpu` may have 9,000 lines of code: ...".
 BUDGET = {
     "catalog": 284, "checks": 859, "cli": 1249, "comm": 1279, "cpu": 1305, "gpu": 6300, "oracle": 10_926,
-    "program": 6580, "simt": 11_002, "state": 681, "torch": 1522, "tests": 48_948, "benchmarks": 7601,
+    "program": 6580, "simt": 11_002, "state": 681, "torch": 1522, "tests": 49_099, "benchmarks": 7601,
 }
 RAISED: dict[str, int] = {}
 PACKAGES = sorted(x.name for x in (ROOT / "refopt").iterdir() if x.is_dir() and x.name != "__pycache__")
