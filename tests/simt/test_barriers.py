@@ -38,6 +38,21 @@ def test_the_largest_block():
     assert sorted(x) == list(range(1024)) and x[0] == 2
 
 
+def test_barriers_with_a_predicate():
+    @cuda.jit
+    def kernel(out):
+        t = cuda.threadIdx.x
+        out[t, 0] = cuda.syncthreads_count(int(t % 3 == 0))
+        out[t, 1] = cuda.syncthreads_and(int(t < 10))
+        out[t, 2] = cuda.syncthreads_and(int(t < 9))
+        out[t, 3] = cuda.syncthreads_or(int(t == 4))
+        out[t, 4] = cuda.syncthreads_or(0)
+
+    out = np.zeros((10, 5), np.int32)
+    kernel[1, 10](out)
+    assert (out == [4, 1, 0, 1, 0]).all()
+
+
 BARRIERS = {
     "sync": lambda: cuda.syncthreads(), "count": lambda: cuda.syncthreads_count(1),
     "and": lambda: cuda.syncthreads_and(1), "or": lambda: cuda.syncthreads_or(1)}
