@@ -154,7 +154,7 @@ def test_the_simulator_has_the_bits_of_the_executor(key, cases, simulated):
 def test_sums_by_atomics_are_exact_here(cases, executor, tmp_path):
     """Or the simulator could have another one: with blocks and threads in reverse order they are the same."""
     found = [key for key in cases if "cuda.atomic.add" in STOCK[key].text]
-    assert len(found) >= 4
+    assert len(found) >= 2
     for key in found:
         kernel = STOCK[key].below(REFOPT, tmp_path)
         for case in cases[key]:
