@@ -125,7 +125,8 @@ KNOWN = {
     "novograd": {"first norm averaged": ({"n if v[0] == 0 else ": ""}, "first norm averaged")}, "momentum": {
         "no decay, and dampened": ({"g = g + real(l2_decay) * p": "pass", "v += g": "v += real(1 - mu) * g"},
             "gradient dampened by 1 - mu and l2_decay ignored"),
-        "fp16 velocity": ({"v += g": "v += g; v[...] = v.astype(np.float16)"}, "as if `each v` were `v rounded to float16`")}}
+        "fp16 velocity": ({"v += g": "v += g; v[...] = v.astype(np.float16)"},
+            "as if `each v` were `v rounded to float16`")}}
 
 # Written before anybody knew which hypotheses there would be, but for those that others stand for; what names each
 # today, if anything does.

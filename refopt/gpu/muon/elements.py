@@ -155,12 +155,12 @@ def normalize_kernel(real: Any, compute: str, chunk_tiles: int) -> Kernel:
 
 @factory
 def diagonal_kernel(compute: str) -> Kernel:
-    """The launch that adds a I to squares, a block for each: ``squares`` has their addresses and sizes."""
+    """The launch that adds ``numbers[0]`` I to squares, a block for each; ``squares`` has their addresses and sizes."""
     size, load, store = SIZES[compute], load_of(compute), store_of(compute)
 
     @kernel(UPDATE_BOUNDS)
-    def merged_muon_diagonal(squares, a):
-        at, small = squares[cuda.blockIdx.x, 0], squares[cuda.blockIdx.x, 1]
+    def merged_muon_diagonal(squares, numbers):
+        at, small, a = squares[cuda.blockIdx.x, 0], squares[cuda.blockIdx.x, 1], numbers[0]
         for i in range(cuda.threadIdx.x, small, cuda.blockDim.x):
             here = at + size * (i * padded(small) + i)
             store(here, load(here) + a)

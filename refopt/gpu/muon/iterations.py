@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refopt.checks.dtypes import numpy_dtype
+from refopt.checks.dtypes import arithmetic
 from refopt.gpu import matmul, plain_products, products, warpgroup_products
 from refopt.gpu.muon.elements import diagonal_kernel
 from refopt.gpu.muon.matrices import XS, Operation, Workspace, uploaded
@@ -70,17 +70,18 @@ def launches(
 ) -> Iterator[Callable[[Any], None]]:
     """The launches of stages that have matrices."""
     made: dict[tuple[Operation, ...], tuple] = {}
+    real = arithmetic(compute)
     for alpha, beta, operations, diagonal in every:
         if diagonal:
             places = [(work.places[diagonal, i], m.small) for i, m in enumerate(work.matrices) if work.gram[i]]
             if places:
-                args = uploaded(machine, places), alpha
+                args = uploaded(machine, places), uploaded(machine, [alpha], real)
                 yield machine.prepare(diagonal_kernel(compute), len(places), UPDATE_BOUNDS[0], args, "whole")
         elif any(operation.gram in work.gram for operation in operations):
             if operations not in made:
                 made[operations] = _launch(machine, work, operations, compute)
             kernel, grid, threads, tables, mode = made[operations]
-            given = (alpha, beta) if compute in MMA else (uploaded(machine, (alpha, beta), numpy_dtype(compute)),)
+            given = (alpha, beta) if compute in MMA else (uploaded(machine, (alpha, beta), real),)
             yield machine.prepare(kernel, grid, threads, (*tables, *given), mode)
 
 
