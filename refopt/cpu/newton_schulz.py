@@ -86,7 +86,7 @@ def orthogonalized(x, triples, restarts=None):
     """The matrix after an iteration for each triple of coefficients, in its dtype."""
     if x.shape[0] > x.shape[1]:
         return orthogonalized(x.T, triples, restarts).T
-    if takes_gram(*x.shape, restarts):
+    if takes_gram(x.shape[0], x.shape[1], restarts):
         return by_gram(x, triples, restarts)
     real = arithmetic(x.dtype.name)
     for a, b, c in np.asarray(triples, real):
@@ -99,7 +99,8 @@ def orthogonalized(x, triples, restarts=None):
 def by_gram(x, triples, restarts):
     """The same by Gram matrices; an iteration whose number, from 0, is among ``restarts`` begins with a new one."""
     real = arithmetic(x.dtype.name)
-    starts, q = {0, *restarts}, None
+    starts = {0, *restarts}
+    q: Any = None
     for i, (a, b, c) in enumerate(np.asarray(triples, real)):
         if i in starts:
             x = x if q is None else matmul(q, x).astype(x.dtype)
@@ -131,9 +132,8 @@ def schedule(where: str, coefficients: Any, iterations: int) -> list:
     Of a preset with several triples, these are the first ones; the last is repeated.
     """
     if isinstance(coefficients, str):
-        triples = PRESETS[chosen(where, coefficients, PRESETS)]
-        several = triples + triples[-1:] * (iterations - len(triples))
-        return list(triples if len(triples) == 1 else several[:iterations])
+        preset = PRESETS[chosen(where, coefficients, PRESETS)]
+        return [*preset] if len(preset) == 1 else [*preset, *preset[-1:] * iterations][:iterations]
     plain = coefficients.tolist() if isinstance(coefficients, np.ndarray) else coefficients
     entries = listed(where, plain, "numbers or of triples")
     several = any(isinstance(entry, list | tuple) for entry in entries)

@@ -75,7 +75,7 @@ def orthogonalized(u, error, triples, epsilon, compute, rounding=(0.0, 0.0), nor
     x = u / size
     off = of.drawn(of.half(x), error / size, of.half(x), rounding[0] * x)  # as if u were not below any dtype's range
     off[-1] = x * (of.half(1.0) + rounding[1])
-    if takes_gram(*u.shape, restarts):
+    if takes_gram(u.shape[0], u.shape[1], restarts):
         x, off = by_gram(x, off, triples, restarts, of)
     else:
         x, off = standard(x, off, triples, of)
@@ -167,7 +167,7 @@ def by_gram(x, off, triples, restarts, of):
         if i in starts:
             x, off = (x, off) if q is None else of.plus(0, None, (q, (x, off)), symmetric=False)
             r = of.square(x, off)
-        z, d_z = polynomial_of(*r, b, c, of)
+        z, d_z = polynomial_of(r[0], r[1], b, c, of)
         if i in starts:
             whole, one = z + a * np.eye(len(z)), np.eye(len(z))
             q = whole, d_z + of.drawn(of.half(whole), one * of.half(a), symmetric=True)
