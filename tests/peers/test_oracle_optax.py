@@ -4,9 +4,6 @@
 import pytest
 
 from peers.trials import check, right
-from refopt.catalog import ROUTINES
-from refopt.oracle.subjects import subject_of
-from refopt.oracle.trial import Trial
 
 jax = pytest.importorskip("jax")
 optax = pytest.importorskip("optax")
@@ -37,14 +34,6 @@ def test_a_step_of_arrays_of_jax():
     report = right("momentum", momentum, arrays="jax", laws=["L1"], dtypes=["float32", "float64"])
     assert "JAX has no fp64 without jax_enable_x64" in report.details()
     assert list(report.largest["float32"]) == ["params", "velocities"]
-
-
-def test_a_script_gives_what_is_accepted_and_turns_what_has_the_other_sign():
-    row = ROUTINES["rmsprop"]
-    subject = subject_of(row, optax.rmsprop, arrays=None, device=None, names=None, options={"momentum": 0.5})
-    call = subject.call(Trial(row, subject, "float32", 0, {}).case([3], count=2))
-    assert {"learning_rate", "decay", "eps", "momentum"} <= call.numbers.keys() <= subject.accepts.keys()
-    assert 'got["velocity"] = [-x for x' in call.lines and 'got["mean_square"] = [x for x' in call.lines
 
 
 @pytest.mark.parametrize(("routine", "subject", "keywords", "text"), [
