@@ -132,7 +132,7 @@ def test_the_values_of_repeated_options_add_up(command, capsys):
     several = [x for x in parser._actions if x.nargs in ("+", "*") and x.option_strings]
     given = {x.dest: [[*(x.choices or ["a=1", "b=2"])][k] for k in (0, 1)] for x in several}
     words = [word for x in several for value in given[x.dest] for word in (x.option_strings[0], value)]
-    first = [] if command == "verify" else ["sgd"]
+    first = {"verify": [], "compare": ["one.py:step", "two.py:step"]}.get(command, ["sgd"])
     args = vars(parser.parse_args(first + words))
     assert several and {name: args[name] for name in given} == given
     assert all(vars(parser.parse_args(first))[x.dest] == x.default for x in several)
