@@ -78,8 +78,9 @@ def steps() -> Iterator[dict[str, Any]]:
         made = {
             "refopt, merged": _refopt, "refopt, merged, fp16": partial(_refopt, compute="float16"),
             "refopt, Gram": partial(_refopt, **GRAM), "refopt.torch.Muon": _drop_in,
-            "gram-newton-schulz, graph": _package,
-            "gram-newton-schulz, standard, graph": partial(_package, algorithm="standard_newton_schulz"),
+            "gram-newton-schulz, graph": partial(_package, algorithm="gram_newton_schulz", kind="GramNewtonSchulz"),
+            "gram-newton-schulz, standard, graph": partial(
+                _package, algorithm="standard_newton_schulz", kind="StandardNewtonSchulz"),
             "torch.optim.Muon": _torch, "torch.optim.Muon, graph": _torch_graph,
             "PyTorch, by shape, graph": _by_shape, "PyTorch, by shape, compiled, graph": _compiled,
             "QuACK, by shape, graph": _by_quack,
@@ -151,17 +152,14 @@ def _by_quack(params: list[Any], grads: list[Any]) -> Callable[[], object]:
     return captured(_stacked(params, grads, iterated))
 
 
-def _package(
-    params: list[Any], grads: list[Any], algorithm: str = "gram_newton_schulz"
-) -> Callable[[], object]:
+def _package(params: list[Any], grads: list[Any], algorithm: str, kind: str) -> Callable[[], object]:
     """The optimizer of gram-newton-schulz; its iterations are compiled so that the whole step can be captured."""
     import gram_newton_schulz as package
 
     torch._dynamo.reset()
     of = partial(package.Muon, ns_algorithm=algorithm, gram_newton_schulz_restart_iterations=[2])
-    optimizer, kinds = _optimizer(params, grads, of), {True: "GramNewtonSchulz", False: "StandardNewtonSchulz"}
-    kind = getattr(package, kinds[algorithm == "gram_newton_schulz"])
-    optimizer.newton_schulz = kind(ns_use_kernels=True, compile_kwargs={"fullgraph": True})
+    optimizer = _optimizer(params, grads, of)
+    optimizer.newton_schulz = getattr(package, kind)(ns_use_kernels=True, compile_kwargs={"fullgraph": True})
     return captured(optimizer.step)
 
 

@@ -55,9 +55,14 @@ BY_CHANCE = ("bfloat16", "bfloat16", "bfloat16")
 AROUND = "around a step"
 MUON = "muon"
 MATRICES = [(1, 1), (17, 33), (130, 70), (64, 64), (200, 300)]
-# dtypes of parameters, gradients, momentum and, if there is one, master, and what the iterations compute in
-MUONS = (("float32", "float32", "float32", None, "bfloat16"), ("bfloat16", "bfloat16", "float32", "uint16", "float16"),
-         ("float32", "bfloat16", "float32", None, "float32"), ("float64", "float32", "float64", None, "float64"))
+# dtypes of parameters, gradients, momentum and, if there is one, master, what the iterations compute in, and restarts;
+# squares are iterated as without
+MUONS = (
+    ("float32", "float32", "float32", None, "bfloat16", None),
+    ("bfloat16", "bfloat16", "float32", "uint16", "float16", ()),
+    ("float32", "bfloat16", "float32", None, "float32", ()),
+    ("float64", "float32", "float64", None, "float64", ()),
+)
 
 
 def work(names: list[str], device: str = "gpu") -> None:
@@ -119,12 +124,12 @@ def iteration(machine: Any) -> None:
 
 def muon(machine: Any) -> None:
     """Two steps of two iterations, of matrices of several shapes."""
-    for *dtypes, master, compute in MUONS:
+    for *dtypes, master, compute, restarts in MUONS:
         random = np.random.default_rng(0)
         host = [[random.normal(size=shape).astype(numpy_dtype(dtype)) for shape in MATRICES] for dtype in dtypes]
         named = {} if master is None else {"master_params": [np.zeros(shape, master) for shape in MATRICES]}
         placed = [[machine.to_device(x) for x in arrays] for arrays in (*host, *named.values())]
-        numbers = {"lr": 0.1, "iterations": 2, "compute": compute}
+        numbers = {"lr": 0.1, "iterations": 2, "compute": compute, "restarts": restarts}
         plan = gpu.plan("muon", *placed[:3], **dict(zip(named, placed[3:], strict=True)), **numbers)
         for _ in range(2):
             plan()

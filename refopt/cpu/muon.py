@@ -66,10 +66,9 @@ def rule(
     p, g, v, *, stored, cut, coefficients, restarts, iterations, lr, mu, weight_decay, epsilon, use_nesterov, average,
     adjust_lr, compute,
 ):
-    """The new parameter and velocity. ``cut`` has the matrices; there is one triple, or one for each iteration."""
+    """The new parameter and velocity. ``cut`` has the matrices; there is a triple for each iteration."""
     v, u = momentum(g, v, mu=mu, use_nesterov=use_nesterov, average=average)
-    triples = coefficients if len(coefficients) > 1 else coefficients * int(iterations)
-    update = updates(u, cut=cut, triples=triples, lr=lr, epsilon=epsilon, adjust_lr=adjust_lr, compute=compute,
+    update = updates(u, cut=cut, triples=coefficients, lr=lr, epsilon=epsilon, adjust_lr=adjust_lr, compute=compute,
                      restarts=restarts)
     return p * (1 - lr * weight_decay) - update, v
 

@@ -127,13 +127,13 @@ def mirrored(square, dtype):
 
 
 def schedule(where: str, coefficients: Any, iterations: int) -> list:
-    """A list of one triple, or of one for each iteration; for anything else it raises, naming ``where``.
+    """A triple for each iteration, from one triple, one for each, or the name of a preset; raises, naming ``where``.
 
     Of a preset with several triples, these are the first ones; the last is repeated.
     """
     if isinstance(coefficients, str):
         preset = PRESETS[chosen(where, coefficients, PRESETS)]
-        return [*preset] if len(preset) == 1 else [*preset, *preset[-1:] * iterations][:iterations]
+        return [*preset, *preset[-1:] * iterations][:iterations]
     plain = coefficients.tolist() if isinstance(coefficients, np.ndarray) else coefficients
     entries = listed(where, plain, "numbers or of triples")
     several = any(isinstance(entry, list | tuple) for entry in entries)
@@ -146,7 +146,12 @@ def schedule(where: str, coefficients: Any, iterations: int) -> list:
             raise ValueError(f"{place}: expected three numbers, got {len(triple)}")
         for j, x in enumerate(triple):
             number(f"{place}[{j}]", x, -3e38, 3e38)
-    return triples
+    return triples if several else triples * iterations
+
+
+def as_tuples(schedule: Any) -> Any:
+    """Coefficients or restarts with tuples in the place of lists, so that they can be compared and hashed."""
+    return tuple(map(as_tuples, schedule)) if isinstance(schedule, list | tuple) else schedule
 
 
 def restarting(where: str, restarts: Any, iterations: int, compute: str) -> tuple[int, ...] | None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from refopt.catalog import Hyper, Routine
 from refopt.checks.arguments import chosen, flag, is_number, kind_of, shown
+from refopt.cpu.newton_schulz import as_tuples
 
 
 def settings_of(where: str, row: Routine, given: Any, apart: Sequence[str] = (), flags: Sequence[str] = ()) -> Any:
@@ -27,7 +28,7 @@ def settings_of(where: str, row: Routine, given: Any, apart: Sequence[str] = (),
         elif name in flags:
             set_[name] = flag(at, value)
         elif name in row.own:
-            set_[name] = _hashable(value)
+            set_[name] = as_tuples(value)  # cases with equal choices are made once
         elif name not in hypers:
             known = ", ".join([*hypers, *choices, *row.own, *flags])
             raise ValueError(f"{where}: set: expected names of {known}, got {shown(name)}")
@@ -36,11 +37,6 @@ def settings_of(where: str, row: Routine, given: Any, apart: Sequence[str] = (),
         else:
             set_[name] = float(value)
     return set_
-
-
-def _hashable(value: Any) -> Any:
-    """A schedule as tuples, since cases with equal choices are made once."""
-    return tuple(map(_hashable, value)) if isinstance(value, list | tuple) else value
 
 
 def _takes(hyper: Hyper, value: Any) -> bool:

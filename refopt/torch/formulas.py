@@ -10,6 +10,7 @@ import torch
 
 from refopt.catalog import KNOWN, Routine
 from refopt.cpu import Blocks
+from refopt.cpu.newton_schulz import as_tuples
 from refopt.state.peers import MUON, OWN, PEERS, SWITCHED
 
 Group = Mapping[str, Any]
@@ -123,12 +124,7 @@ def muon(group: Group) -> Formula:
         return formula("adamw", group)
     found = formula("muon", group)
     of_all = {"adjust_lr": group["adjust_lr_fn"] or "original", "iterations": group["ns_steps"]}
-    of_all |= {"coefficients": _hashable(group["ns_coefficients"]), "restarts": _hashable(group["restarts"])}
+    of_all |= {"coefficients": as_tuples(group["ns_coefficients"]), "restarts": as_tuples(group["restarts"])}
     return found._replace(
         choices=found.choices | of_all | {"compute": group["compute"]}, blocks=Blocks(*group["blocks"])
     )
-
-
-def _hashable(value: Any) -> Any:
-    """Lists as tuples."""
-    return tuple(map(_hashable, value)) if isinstance(value, list | tuple) else value

@@ -94,6 +94,14 @@ def test_gram_matrices_beside_squares(machine, compute):
     assert step.launches == 3 + 3 * 5 + gram
 
 
+@pytest.mark.parametrize("compute", ["float16", pytest.param("float32", marks=pytest.mark.slow)])
+def test_each_element_of_a_square_is_stored_once(executor, compute):
+    """Of those above the diagonal, by whoever has the element below: no store of another thread is there before."""
+    with simt.observe(watch=True) as log:
+        compare(executor, lists([(10, 8)]), compute=compute, restarts=())
+    assert len(log.launches) == 3 + 8
+
+
 @pytest.mark.parametrize("named", [
     {"use_nesterov": False}, {"average": False}, {"average": False, "use_nesterov": False, "mu": 0.5},
     {"adjust_lr": "match_rms_adamw"}, {"adjust_lr": "spectral_unclamped"}, {"adjust_lr": "none", "weight_decay": 0.0},

@@ -139,8 +139,8 @@ def test_nearly_square_matrices_are_iterated_as_without_restarts():
 
 
 def test_presets_are_schedules():
-    """Of as many triples as there are iterations: the first ones, or the last one again; or one for all."""
-    assert schedule("", "jordan", 7) == [COEFFICIENTS]
+    """Of as many triples as there are iterations: the first ones, or the last one again."""
+    assert schedule("", "jordan", 7) == [COEFFICIENTS] * 7
     for name in ("polar_express", "you"):
         triples = PRESETS[name]
         assert schedule("", name, 3) == [*triples[:3]] and schedule("", name, 7) == [*triples, *triples[-1:] * 2]

@@ -208,6 +208,19 @@ def test_what_is_refused_in_a_step(options):
     assert all_bits(params) != known
 
 
+def test_options_stay_when_a_state_of_pytorchs_is_loaded():
+    """Those that its class does not have; the others come with the state."""
+    params, others = parameters([(4, 9)]), parameters([(4, 9)])
+    ours = made(params, ns_steps=3, restarts=(2,), compute="float16", ns_coefficients="you")
+    peer = made(others, theirs, ns_steps=2)
+    steps(peer, others, [0])
+    synchronise(ours, params, peer, others)
+    group = ours.param_groups[0]
+    assert (group["restarts"], group["compute"], group["use_muon"]) == ((2,), "float16", True)
+    assert (group["ns_steps"], tuple(group["ns_coefficients"])) == (2, COEFFICIENTS)
+    steps(ours, params, [1])
+
+
 def test_groups_of_adamw_beside_matrices():
     """One optimizer and one dictionary of states; the bits of two optimizers, whatever the shapes of the second."""
     shapes = [(7,), (), (3, 5)]

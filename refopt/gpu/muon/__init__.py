@@ -54,7 +54,6 @@ class MuonPlan(Plan):
             tensor_core(self.device.properties.capability)
         self._iterations = int(self._hypers["iterations"])
         triples, self._starts = self._schedule(self._iterations)
-        triples = triples if len(triples) > 1 else triples * self._iterations
         self._triples = np.array(triples, arithmetic(compute)).reshape(-1, 3)
         self._cuts = cuts(name, [x for x in params if x], self._blocks)
         self._workspaces: list[Workspace] = []  # kept alive, since launches use their addresses

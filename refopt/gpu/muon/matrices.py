@@ -112,7 +112,7 @@ class Workspace:
         self.lookaheads = machine.empty((int(firsts[-1]),), real)
         self.memory = machine.to_device(np.zeros(int(starts[-1]), np.uint16 if size == 2 else compute))
         base, wide = address(self.memory), address(self.lookaheads)
-        self.places = dict(zip(self._sizes, (base + size * starts).tolist(), strict=False))
+        self.places = dict(zip(self._sizes, (base + size * starts[:-1]).tolist(), strict=True))
         self.mapped = machine.warpgroups and size == 2
         self._machine: Any = machine
         self._lookaheads = (wide + wide_size * firsts[:-1]).tolist()

@@ -29,10 +29,9 @@ def rule(
     if lookahead == "corrected":
         now, entering = 1 - mu**step_number, (1 - mu) * g if average else g
         u = mu * v / (1 - mu ** (step_number + 1)) + entering / now if use_nesterov else v / now
-    triples = coefficients if len(coefficients) > 1 else coefficients * int(iterations)
     others = {} if outputs == "rows" else {"scale": ratio_of_columns}
     others |= {} if epsilon_is == "least" else {"norm": norm_and_epsilon}
-    update = updates(u, triples=triples, lr=lr, **others, **numbers)
+    update = updates(u, triples=coefficients, lr=lr, **others, **numbers)
     return p * (1 - lr * weight_decay) - update, v, advanced(step_number)
 
 

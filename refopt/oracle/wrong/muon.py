@@ -19,9 +19,8 @@ def muon_with(
     if by_velocity:
         size = np.linalg.norm(high(getattr(v, "value", v)))
         update = partial(update, norm=lambda x, epsilon: np.maximum(size, epsilon))
-    every = triples(coefficients if len(coefficients) > 1 else coefficients * int(iterations))
-    moved = update(u, cut=cut, triples=every, lr=lr, epsilon=epsilon, adjust_lr=adjust_lr, compute=compute,
-                   restarts=restarts)
+    moved = update(u, cut=cut, triples=triples(coefficients), lr=lr, epsilon=epsilon, adjust_lr=adjust_lr,
+                   compute=compute, restarts=restarts)
     return decayed(p, lr, weight_decay) - moved, v
 
 
