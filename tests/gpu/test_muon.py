@@ -218,6 +218,8 @@ def test_numbers_and_arrays_may_change(machine):
     restarting = gpu.plan("muon", *there(machine, lists([(2, 9)])), lr=0.1, iterations=2, restarts=())
     with pytest.raises(ValueError, match=r"restarts: expected one after at most 2 iterations in bfloat16"):
         restarting.set(iterations=3)
+    with pytest.raises(TypeError, match=r"iterations: expected a number, got '2'"):
+        restarting.set(iterations="2")
     restarting()
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from refopt.checks import Call
 from refopt.checks.dtypes import arithmetic
+from refopt.checks.numbers import check_hyper
 from refopt.cpu.blocks import Cut, cuts
 from refopt.cpu.matmul import tensor_core
 from refopt.cpu.muon import MUON, ratio
@@ -61,7 +62,8 @@ class MuonPlan(Plan):
 
     def _set(self, hyper: dict[str, Any]) -> None:
         if "iterations" in hyper:
-            self._schedule(hyper["iterations"])
+            counted = check_hyper(self.routine, self._rows["iterations"], hyper["iterations"], self._count, self._reals)
+            self._schedule(int(counted))
         super()._set(hyper)
         if self._hypers["iterations"] != self._iterations:
             self._build()
