@@ -27,7 +27,8 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     text = f"{', '.join(DTYPES)}; default fp32. amp has fp32 masters, +16 remainders, sr rounds stochastically"
     add("--dtype", choices=list(DTYPES), default="fp32", metavar="D", help=text)
     add("--form", metavar="F", help="one of the routine's forms; default the one that plans use")
-    add("--set", dest="choices", **PAIRS, help="choices of the routine, such as epsilon_at=uncorrected")
+    text = "choices of the routine, such as epsilon_at=uncorrected; of muon also restarts, such as restarts=2,4"
+    add("--set", dest="choices", **PAIRS, help=text)
     text = "optional states to include, such as moment2_max"
     add("--state", **SEVERAL, default=[], metavar="NAME", help=text)
     text = "the kernels of Hopper where it has its own: Muon's products of large matrices"

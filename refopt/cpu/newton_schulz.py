@@ -158,7 +158,7 @@ def restarting(where: str, restarts: Any, iterations: int, compute: str) -> tupl
     """The iterations at which Gram Newton-Schulz restarts, or None; raises if a dtype does not allow them."""
     if restarts is None:
         return None
-    every = [whole(f"{where}[{k}]", x, 1) for k, x in enumerate(listed(where, restarts, "iterations"))]
+    every = [whole(f"{where}[{k}]", x, 1) for k, x in enumerate(listed(where, restarts, "iterations, such as (2,)"))]
     for k, (before, after) in enumerate(pairwise(every), start=1):
         if after <= before:
             raise ValueError(f"{where}[{k}]: expected more than {before}, got {after}")

@@ -22,6 +22,7 @@ from refopt.checks.arrays import c_strides
 from refopt.checks.dtypes import ITEM_SIZES, arithmetic
 from refopt.cpu import Blocks
 from refopt.cpu.blocks import cuts
+from refopt.cpu.newton_schulz import restarting
 from refopt.gpu import family, runtime
 from refopt.gpu.cuda import Launch
 from refopt.gpu.group import Group
@@ -74,7 +75,7 @@ def request(
             rounded stochastically.
         form: one of the routine's forms; the default of plans if not given.
         states: optional states that are given, such as moment2_max.
-        choices: values of the routine's choices; the first of each if not given.
+        choices: values of the routine's choices, the first of each if not given; and of Muon, ``restarts``.
         hopper: the kernels that Hopper has in place of those for every GPU, by which Muon multiplies large matrices.
 
     Raises:
@@ -88,12 +89,14 @@ def request(
     every = {name: values[0] for name, values in row.choices.items()}
     every |= {"rounding": "stochastic"} if asked.chance else {}
     kinds = computed(asked.param) if row.matrix_arguments else ()
-    every |= {"compute": kinds[0]} if kinds else {}
+    every |= {"compute": kinds[0], "restarts": None} if kinds else {}
     for name, value in (choices or {}).items():
-        name = chosen("show: choices", name, row.choices)
-        every[name] = chosen(f"show: {name}", value, row.choices[name])
+        name = chosen("show: choices", name, every)
+        every[name] = chosen(f"show: {name}", value, row.choices[name]) if name in row.choices else value
     if kinds:
         chosen("show: compute", every["compute"], kinds)
+        iterations = row.defaults["iterations"]
+        every["restarts"] = restarting("show: restarts", every["restarts"], iterations, every["compute"])
     dtypes = {slot.name: slot_dtype(slot, dtype) for slot in row.slots if slot.name in present}
     return Request(row, dtypes, form, every, hopper)
 
@@ -210,9 +213,9 @@ def launches_of(asked: Request, shapes: Sequence[tuple[int, ...]] = ()) -> Launc
 def _of_matrices(group: Group, params: list[Array], choices: Mapping[str, Any]) -> Any:
     """The launches of Muon with its default coefficients, for matrices and convolution kernels."""
     blocks = [Blocks(of="convolution" if len(param.shape) > 2 else "matrix") for param in params]
-    iterations = next(int(hyper.default or 0) for hyper in group.routine.hypers if hyper.name == "iterations")
-    triples = np.array([group.routine.own["coefficients"]] * iterations, arithmetic(choices["compute"]))
-    return launches_of_muon(group, cuts(group.routine.merged_name, params, blocks), triples, None, **choices)[0]
+    defaults = group.routine.defaults
+    triples = np.array([defaults["coefficients"]] * int(defaults["iterations"]), arithmetic(choices["compute"]))
+    return launches_of_muon(group, cuts(group.routine.merged_name, params, blocks), triples, **choices)[0]
 
 
 def _header(asked: Request, launches: Launches) -> str:

@@ -32,6 +32,9 @@ LAUNCHES = {
                  "after a step that a graph replays: settle_scalars[2, 128]"],
     ("muon",): ["Launches for the matrices of resnet50, as", "5 times products_square_symmetric[869, 128]",
                 "merged_muon_update[24928, 64]"],
+    ("muon", "--set", "compute=float16", "restarts=2,"): [
+        "compute=float16, restarts=(2,) rows", "13 times products_symmetric_added[868 to 1736, 128], "
+        "2 times merged_muon_diagonal[53, 64], 5 times products_added[1, 128], 2 times products[6238, 128], merged"],
     ("muon", "--hopper"): [
         "merged_muon, form merged, on Hopper", "5 times warpgroup_products_symmetric_added[132, 320, 0, 229472]",
         "its dynamic shared memory in bytes."],
@@ -61,6 +64,8 @@ def test_launches_are_told(args, capsys):
     (["adam", "--dtype", "bf16-sr"], " 5 rescale_grad, 6 seed\n", "master_params"),
     (["adam", "--dtype", "bf16", "--set", "rounding=stochastic"], "refopt/gpu/philox.py: .*random4", "master_params"),
     (["muon"], "refopt/gpu/products.py: products_square_symmetric, ", "plain_products"),
+    (["muon"], "compute=bfloat16, restarts=None\n", "diagonal"),
+    (["muon", "--set", "restarts=2,4"], "elements.py: .*merged_muon_diagonal,", "plain_products"),
     (["muon", "--set", "compute=float32"], "refopt/gpu/plain_products.py: plain_products", "mma"),
     (["muon", "--hopper"], "refopt/gpu/warpgroup_products.py: warpgroup_products_square_symmetric, ", "mma_"),
     (["muon", "--dtype", "fp64"], "compute=float64", "plain_products_square_symmetric_float32"),
@@ -83,6 +88,11 @@ REFUSED = [
     (["adam", "--state", "moment1"], "states: expected one of moment2_max, got 'moment1'"),
     (["lars_momentum", "--dtype", "bf16-sr"], "dtype: expected one of fp32, fp64, fp16, bf16, fp16-amp, bf16-amp, "),
     (["muon", "--set", "compute=float64"], "compute: expected one of bfloat16, float16, float32, got 'float64'"),
+    (["muon", "--set", "restarts=2"], "restarts: expected a list of iterations, such as (2,), got int"),
+    (["muon", "--set", "restarts=2,"], "restarts: expected one after at most 2 iterations in bfloat16, before R is"),
+    (["muon", "--dtype", "fp64", "--set", "restarts=0,"], "restarts[0]: expected an integer of at least 1, got 0"),
+    (["muon", "--set", "coefficients=you"], "adjust_lr, compute, restarts, got 'coefficients'"),
+    (["adam", "--set", "restarts=2,"], "epsilon_at, decay, maximize, rounding, got 'restarts'"),
     (["adam", "--dtype", "int8"], "argument --dtype: invalid choice: 'int8'"),
     (["adan"], "argument ROUTINE: invalid choice: 'adan'"), ([], "the following arguments are required: ROUTINE"),
     (["adam", "--set", "routine=sgd"], "choices: expected one of epsilon_at, decay, maximize, rounding, got 'routine'")]

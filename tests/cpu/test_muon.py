@@ -131,6 +131,7 @@ REFUSED = {
     "coefficients: expected a triple for each of 2 iterations, got 1": (ONES, {"coefficients": [(1, 2, 3)]}),
     "coefficients[0]: expected a list of numbers, got float": (ONES, {"coefficients": [1.0, (1, 2, 3)]}),
     "coefficients: expected a list of numbers or of triples, got float": (ONES, {"coefficients": 1.0}),
+    "restarts: expected a list of iterations, such as (2,), got ndarray": (ONES, {"restarts": np.array([2])}),
     "coefficients[2]: expected a number of at least -3e+38 and of at most 3e+38, got nan": (
         ONES, {"coefficients": (1, 2, np.nan)}),
     "iterations: expected a whole number at least 0 and below 100, got 100": (

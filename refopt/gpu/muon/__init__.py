@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from refopt.checks import Call
+from refopt.checks import Call, check_hyper
 from refopt.checks.dtypes import arithmetic
-from refopt.checks.numbers import check_hyper
 from refopt.cpu.blocks import Cut, cuts
 from refopt.cpu.matmul import tensor_core
 from refopt.cpu.muon import MUON, ratio
