@@ -9,6 +9,7 @@ from refopt import cpu
 from refopt.catalog import Hyper, Routine, Slot, Spec
 from refopt.catalog.workloads import Workload
 from refopt.checks.dtypes import arithmetic, lacking, numpy_dtype
+from refopt.cpu.newton_schulz import takes_gram
 from refopt.cpu.remainder import split
 
 
@@ -45,6 +46,9 @@ HYPERS = {
 SCALARS = 0.3, 0.95
 LENGTHS = {"rho": (3.0, 12.0)}
 FEW = 6  # matrices
+GRAM, RESTARTS = {"fp32": "float16", "fp64": "float64"}, (2,)  # dtypes, and restarts of three iterations
+# Their launches besides those of the standard iterations: if no matrix has Gram matrices, if all have, if some have.
+MORE = {frozenset(): 0, frozenset([False]): 0, frozenset([True]): 3, frozenset([True, False]): 7}
 NO_DECAY = ("*.bias", "*bn?.*", "*downsample.1.*", "*LayerNorm.*", "*.ln_?.*", "*norm.*")  # biases and norms
 
 
@@ -57,14 +61,16 @@ class Case(NamedTuple):
     slots: dict[str, list[np.ndarray] | None]
     grads: list[list[np.ndarray]]
     hypers: list[dict[str, Any]]
+    gram: str = ""  # the dtype of iterations by Gram matrices
 
     @property
     def choices(self) -> dict[str, Any]:
         """The choices that are not the routine's defaults."""
         if self.routine.matrix_arguments:
             kinds = ("convolution" if len(tensor.shape) > 2 else "matrix" for tensor in self.workload.tensors)
-            wide = {"compute": "float64"} if DTYPES[self.dtype].param == "float64" else {}
-            return {"blocks": [cpu.Blocks(of=kind) for kind in kinds]} | wide
+            compute = self.gram or ("float64" if DTYPES[self.dtype].param == "float64" else "bfloat16")
+            restarts = RESTARTS if self.gram else None
+            return {"blocks": [cpu.Blocks(of=kind) for kind in kinds], "compute": compute, "restarts": restarts}
         return {"rounding": "stochastic"} if DTYPES[self.dtype].chance else {}
 
     @property
@@ -72,6 +78,23 @@ class Case(NamedTuple):
         present = [(slot, self.slots[slot.name] is not None) for slot in self.routine.slots]
         dtypes = tuple(slot_dtype(slot, self.dtype) if there else None for slot, there in present)
         return [Spec(tensor.elements, dtypes) for tensor in self.workload.tensors]
+
+    def by_gram(self) -> "Case":
+        """The case with three iterations by Gram matrices, in the dtype of `gram_of`; these have every operation."""
+        hypers = [numbers | {"iterations": 3} for numbers in self.hypers]
+        return self._replace(hypers=hypers, gram=gram_of(self.routine, self.dtype))
+
+    def launches(self, form: str, which: slice = slice(None)) -> int:
+        """Launches of a step of some tensors."""
+        count = self.routine.launches(self.specs[which], form, self.hypers[-1].get("iterations", 0))
+        tensors = [x for x in self.workload.tensors[which] if x.elements and self.gram]
+        taken = {takes_gram(x.shape[0], x.elements // x.shape[0], RESTARTS) for x in tensors}
+        return count + MORE[frozenset(taken)]
+
+
+def gram_of(routine: Routine, dtype: str) -> str:
+    """The dtype in which ``refopt verify`` iterates by Gram matrices, in addition to the usual iteration; or none."""
+    return GRAM.get(dtype, "") if routine.matrix_arguments else ""
 
 
 def unavailable(dtype: str, routine: Routine | None = None) -> str:

@@ -395,6 +395,7 @@ def test_progress_moves_within_a_routine(executor, monkeypatch, several):
     begun = [stage for stage in told if stage.startswith("lars_momentum fp32 ")]
     assert [stage.removeprefix("lars_momentum fp32 ") for stage in begun] == ["data", *(
         f"{what}, step {k}" for what in ("reference", "two_launches", "carried_norm") for k in (1, 2))]
+    assert [tasks.Task("muon", x, lars.workload, ("merged",)).stages(2) for x in ("fp32", "fp16")] == [9, 5]
     assert len(begun) == lars.stages(2) and len([*filter(None, told)]) == sum(task.stages(2) for task in asked)
 
 

@@ -136,5 +136,6 @@ def test_a_routine_for_matrices_has_those_of_the_model(capsys, monkeypatch):
     out = " ".join(capsys.readouterr().out.split())
     assert "54 of the 161 are matrices, 53 of them kernels of convolutions" in out
     assert "2 of them are taken: " in out and "fp32 merged 2 1 18 9 " in out and "scaled to" not in out
+    assert "fp32 merged, Gram 2 1 30 15 " in out and "2 of 2 equal in every bit; launches and bytes as" in out
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)  # without bf16, in which it iterates
     assert [dtype for dtype in data.DTYPES if not data.unavailable(dtype, muon)] == ["fp64"]

@@ -8,7 +8,7 @@ import numpy as np
 
 from refopt import cpu, gpu, simt
 from refopt.catalog import Routine
-from refopt.catalog.data import Case, make_case, slot_dtype
+from refopt.catalog.data import Case, gram_of, make_case, slot_dtype
 from refopt.catalog.workloads import Workload
 from refopt.checks.dtypes import numpy_dtype
 from refopt.gpu import timing
@@ -90,18 +90,24 @@ def rows(
 ) -> Iterator[Row]:
     """Verify the forms of a routine in one dtype configuration. ``report`` is called with each stage as it begins.
 
-    The stages are the data, and each step of the reference and of each form.
+    The stages are the data, and each step of the reference and of each form. Muon may have all forms once more,
+    by Gram matrices.
     """
     report("data")
     case = make_case(routine, workload, dtype, steps)
+    for each in (case, case.by_gram()) if gram_of(routine, dtype) else (case,):
+        yield from _rows(each, forms, machine, report)
+
+
+def _rows(case: Case, forms: Sequence[str], machine: Any, report: Report) -> Iterator[Row]:
     expected = reference(case, report)
     lying_still = idle(case, expected)
-    before, alone = unmerged(routine), None
+    before, alone = unmerged(case.routine), None
     for form in forms:
         row, plan = _verify(case, expected, form, machine, report)
         if machine.name == "gpu":
             time = timing.milliseconds(plan.step)
-            if alone is None and not routine.forms[before].merged:
+            if alone is None and not case.routine.forms[before].merged:
                 alone = time if form == before else timing.milliseconds(_plan(case, before, machine)[0].step)
             row = row._replace(milliseconds=time, speedup=alone / time if alone else None)
         yield row._replace(problems=(*lying_still, *row.problems))
@@ -119,7 +125,7 @@ def unmerged(routine: Routine) -> str:
 
 def _verify(case: Case, expected: States, form: str, machine: Any, report: Report) -> tuple[Row, Any]:
     routine, specs = case.routine, case.specs
-    before, iterations = unmerged(routine), case.hypers[-1].get("iterations", 0)
+    before, count = unmerged(routine), len(case.workload)
     plan, arrays = _plan(case, form, machine)
     tensors = [x for name, values in arrays.items() if name not in routine.scalars for x in values]
     found = Differences()
@@ -139,12 +145,13 @@ def _verify(case: Case, expected: States, form: str, machine: Any, report: Repor
     launches, traffic = counted(log, tensors, plan)
     signatures = routine.launches(specs, routine.merged_form) // routine.forms[routine.merged_form].launches
     return Row(
-        routine=routine.name, dtype=case.dtype, form=form, tensors=len(specs), elements=case.workload.elements,
+        routine=routine.name, dtype=case.dtype, form=form + ", Gram" * bool(case.gram), tensors=count,
+        elements=case.workload.elements,
         ops_before=len(specs), ops_after=signatures if routine.forms[form].merged else len(specs),
-        launches_before=sum(routine.launches([spec], before, iterations) for spec in specs), launches_after=launches,
+        launches_before=sum(case.launches(before, slice(i, i + 1)) for i in range(count)), launches_after=launches,
         bytes=traffic, counted=log is not None, max_ulps=found.most, differing=found.count,
         mismatches=tuple(found.shown), problems=unequal("the catalogue", {
-            "launches": (routine.launches(specs, form, iterations), launches),
+            "launches": (case.launches(form), launches),
             "bytes": (routine.bytes(specs, form), traffic),
         }),
     ), plan

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from refopt import gpu
 from refopt.catalog import KNOWN
+from refopt.catalog.data import gram_of
 from refopt.catalog.workloads import Workload
 from refopt.cli.verify import around, compare
 from refopt.cli.verify.compare import Report, Row
@@ -33,7 +34,8 @@ class Task(NamedTuple):
 
     def stages(self, steps: int) -> int:
         """How often `rows` reports."""
-        return 1 + steps * (1 + len(self.forms)) * (self.name in KNOWN)
+        routine = KNOWN.get(self.name)
+        return 1 + steps * (1 + len(self.forms)) * (1 + bool(gram_of(routine, self.dtype))) if routine else 1
 
     def work(self, steps: int) -> float:
         """Roughly how many elements of arrays it reads; products of matrices read them once for each row."""
