@@ -18,7 +18,7 @@ from refopt.oracle.item import FAILED, SKIPPED, Item
 from refopt.oracle.laws import LAWS, SYMMETRIES, Law, current_id
 from refopt.oracle.notes import of_items, of_trial
 from refopt.oracle.report import Report
-from refopt.oracle.settings import settings_of
+from refopt.oracle.settings import require_schedule, settings_of
 from refopt.oracle.subjects import subject_of
 from refopt.oracle.trial import FLUSHES, Trial
 from refopt.oracle.trying import Tried, tries_of
@@ -169,6 +169,7 @@ def _held(row: Routine | None, tested: Any, of: _Asked, remarks: Sequence[str], 
     fixed = {**getattr(tested, "fixed", {}), **of.settings}
     if row is not None:
         _require_numbers(row, tested, fixed)
+        require_schedule("check", row, fixed)
         row = row_for(row.name, [*fixed, *(name for name in added(row.name) if tested.takes(name))])
     items: list[Item] = []
     causes: list[Cause] = []

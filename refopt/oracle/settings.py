@@ -18,6 +18,7 @@ def settings_of(where: str, row: Routine, given: Any, apart: Sequence[str] = (),
     """
     hypers = {hyper.name: hyper for hyper in row.hypers if hyper.name not in apart}
     choices = {name: values for name, values in row.choices.items() if name not in apart}
+    own = [name for name in row.own if name not in row.of_each]
     if not isinstance(given, Mapping):
         raise TypeError(f"{where}: set: expected numbers and choices by name, got {kind_of(given)}")
     set_: dict[str, Any] = {}
@@ -27,16 +28,26 @@ def settings_of(where: str, row: Routine, given: Any, apart: Sequence[str] = (),
             set_[name] = chosen(at, value, choices[name])
         elif name in flags:
             set_[name] = flag(at, value)
-        elif name in row.own:
+        elif name in own:
             set_[name] = as_tuples(value)  # cases with equal choices are made once
         elif name not in hypers:
-            known = ", ".join([*hypers, *choices, *row.own, *flags])
+            known = ", ".join([*hypers, *choices, *own, *flags])
             raise ValueError(f"{where}: set: expected names of {known}, got {shown(name)}")
         elif not _takes(hypers[name], value):
             raise ValueError(f"{at}: expected a number that {row.name} takes, got {shown(value)}")
         else:
             set_[name] = float(value)
     return set_
+
+
+def require_schedule(where: str, row: Routine, fixed: Mapping[str, Any]) -> None:
+    """Require that a routine of matrices can have the coefficients and restarts that are set, with its iterations."""
+    if row.matrix_arguments:
+        own = {name: x for name, x in fixed.items() if name in row.own}
+        try:
+            row.matrix_arguments([], {**row.defaults, **fixed}, **own)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{where}: set: {str(error).partition(': ')[2]}") from None
 
 
 def _takes(hyper: Hyper, value: Any) -> bool:

@@ -1,5 +1,7 @@
 """Muon by the oracle: matrices alone, the bound on its iterations, and what of wrong steps is found."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -162,8 +164,13 @@ def test_a_schedule_is_declared(preset):
     declared = {"compute": "float16", "coefficients": preset, "restarts": [2]}
     report = held(step, "L1", set=declared, diagnose=False, skips={"L19": "it is the reference"})
     assert report.ok == (preset == "polar_express")
-    with pytest.raises(ValueError, match="restarts: expected one after at most 3 iterations in float16"):
-        held(step, "L1", set=declared | {"restarts": ()})
+    for wrong, said in (({"restarts": ()}, "restarts: expected one after at most 3 iterations in float16"),
+                        ({"restarts": 2}, r"restarts: expected a list of iterations, such as \(2,\), got int"),
+                        ({"coefficients": "polar"}, "coefficients: expected one of jordan, polar_express, you, got"),
+                        ({"blocks": 3}, "expected names of .* coefficients, restarts.*, got 'blocks'")):
+        for refused in (lambda **named: oracle.check("muon", step, **named), partial(oracle.vectors, "muon")):
+            with pytest.raises((TypeError, ValueError), match=f"^(check|vectors): set: {said}"):
+                refused(dtypes=[], set=declared | wrong)
 
 
 WRONG = {"no iteration": lambda u: in_bf16(u, []), "four": lambda u: in_bf16(u, FIVE[:4]),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from oracle.kept import assert_kept, digest, digits
-from refopt import cli, oracle
+from refopt import cli, cpu, oracle
 from refopt.catalog import ROUTINES
 from refopt.checks.dtypes import numpy_dtype
 from refopt.oracle import cases
@@ -41,6 +41,9 @@ def came_to(case, routine):
     return reference(cases.Case(row, slots, [numbers], choices, case["step"]))
 
 
+GRAM = {"restarts": (2,), "compute": "float16", "coefficients": "polar_express"}
+
+
 @pytest.mark.parametrize(("routine", "dtype"), [
     ("adam", "float32"), ("lamb", "float32"), ("lion", "bfloat16"), ("radam", "float32"),
     *(pytest.param(x, "float32", marks=pytest.mark.slow) for x in ROUTINES if x not in ("adam", "lamb", "radam")),
@@ -59,11 +62,20 @@ def test_what_is_written_holds_of_the_reference(routine, dtype):
     assert unbounded.sum() == (routine in ("adam", "nadam"))
 
 
-@pytest.mark.parametrize("routine", ["radam", pytest.param("sgd", marks=pytest.mark.slow)])
+def test_the_schedule_of_muon_is_what_was_set():
+    case = oracle.vectors("muon", dtypes=["float32"], examples=0, set=GRAM).cases[0]
+    arrays = {name: case.inputs[name].copy() for name in ("params", "grads", "velocities")}
+    cpu.merged_muon(*([x] for x in arrays.values()), **case.numbers, **case.choices)
+    value, bound = case.expected["params"]
+    assert GRAM.items() <= case.choices.items() and (abs(arrays["params"].astype(np.float64) - value) <= bound).all()
+
+
+@pytest.mark.parametrize("routine", ["radam", "muon", pytest.param("sgd", marks=pytest.mark.slow)])
 def test_the_schema(routine):
     jsonschema = pytest.importorskip("jsonschema")
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
-    read = json.loads(oracle.vectors(routine, dtypes=["float32", "bfloat16"], examples=1).to_json())
+    set_ = GRAM if routine == "muon" else {}
+    read = json.loads(oracle.vectors(routine, dtypes=["float32", "bfloat16"], examples=1, set=set_).to_json())
     jsonschema.validate(read, SCHEMA)
     read["cases"][0]["numbers"]["lr"] = 0.1
     with pytest.raises(jsonschema.ValidationError):

@@ -16,7 +16,7 @@ from refopt.oracle.bound.expected import Expected
 from refopt.oracle.cases import NEUTRAL
 from refopt.oracle.exact.cases import Case
 from refopt.oracle.portable.written import Vector, Vectors
-from refopt.oracle.settings import settings_of
+from refopt.oracle.settings import require_schedule, settings_of
 from refopt.oracle.variants import ROUTINES, added, row_for
 
 SIZE, EXAMPLE = 17, 33  # elements
@@ -49,6 +49,7 @@ def vectors(
     settings = mapped("vectors: set", {} if set is None else set)
     row = row_for(chosen("vectors: routine", routine, ROUTINES), settings)
     fixed = settings_of("vectors", row, settings, apart=("seed", *HELD))
+    require_schedule("vectors", row, fixed)
     tried = [chosen(f"vectors: dtypes[{i}]", x, SIZES) for i, x in enumerate(list_of_names("vectors: dtypes", dtypes))]
     more = whole("vectors: examples", examples, least=0)
     seed = whole("vectors: seed", seed, least=0)
@@ -61,7 +62,7 @@ def _cases(row: Routine, dtype: str, fixed: Mapping[str, Any], more: int, seed: 
     numbers = cases.numbers_of(row, lambda name: name not in added(row.name))
     numbers |= {name: x for name, x in fixed.items() if name in numbers}
     usual = cases.choices_of(row)
-    usual |= {name: x for name, x in fixed.items() if name in usual}
+    usual |= {name: x for name, x in fixed.items() if name in usual or name in row.own}
     steps = tuple(slot.name for slot in row.slots if slot.optional and slot.scalar)
     states = cases.optional_states(row)
 
