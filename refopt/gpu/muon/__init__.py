@@ -61,7 +61,8 @@ class MuonPlan(Plan):
 
     def _set(self, hyper: dict[str, Any]) -> None:
         if "iterations" in hyper:
-            counted = check_hyper(self.routine, self._rows["iterations"], hyper["iterations"], self._count, self._reals)
+            row = self._rows["iterations"]
+            counted: Any = check_hyper(self.routine, row, hyper["iterations"], self._count, self._reals)
             self._schedule(int(counted))
         super()._set(hyper)
         if self._hypers["iterations"] != self._iterations:
