@@ -17,6 +17,7 @@ from refopt.checks import flat
 from refopt.cpu import reduce
 from refopt.cpu.merged import exact
 from refopt.cpu.muon import updates
+from refopt.cpu.newton_schulz import by_gram
 from refopt.oracle.bound import bounded, iterations
 from refopt.oracle.bound.bounded import Arithmetic, Bounded
 from refopt.oracle.bound.branches import every_way
@@ -27,7 +28,9 @@ def _sum_of_squares(x: Any) -> Any:
     return x.sum_of_squares() if hasattr(x, "sum_of_squares") else reduce.sum_of_squares(x)
 
 
-PRIMITIVES: dict[Any, Any] = {reduce.sum_of_squares: _sum_of_squares, updates: iterations.updates}
+PRIMITIVES: dict[Any, Any] = {
+    reduce.sum_of_squares: _sum_of_squares, updates: iterations.updates, by_gram: iterations.by_gram,
+}
 
 
 def _names(code: CodeType) -> set[str]:

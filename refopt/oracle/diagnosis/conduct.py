@@ -13,6 +13,7 @@ import numpy as np
 from refopt.oracle.bound import sums
 from refopt.oracle.broken import Broken, Skipped
 from refopt.oracle.diagnosis.failure import Failure
+from refopt.oracle.diagnosis.growth import indefinite
 from refopt.oracle.exact.cases import Case, memory
 from refopt.oracle.trial import Trial
 
@@ -31,7 +32,7 @@ class Told(NamedTuple):
 
 def before(trial: Trial, failures: Sequence[Failure]) -> list[Told]:
     """Causes to report before searching for a formula."""
-    return _all((_no_default, _gradients, _strides, _index), trial, failures)
+    return _all((_no_default, _gradients, _strides, _index, _indefinite), trial, failures)
 
 
 def after(trial: Trial, failures: Sequence[Failure]) -> list[Told]:
@@ -64,6 +65,13 @@ def _no_default(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
         names = " and ".join(absent)
         yield Told(f"{names} is optional, and None when absent: give {names} a default, {absent[0]}=None, and "
                    "let the step run without it", _keys(nones))
+
+
+def _indefinite(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
+    """Muon by Gram matrices whose rounding errors have grown, as singular values show."""
+    bounded = [x for x in failures if x.is_bounded and x.size[1] <= LARGEST]
+    if trial.row.matrix_arguments and (text := indefinite(trial, bounded)):
+        yield Told(text, _keys(bounded))
 
 
 class _With:
