@@ -14,8 +14,10 @@ from refopt.oracle.bound import sums
 from refopt.oracle.broken import Broken, Skipped
 from refopt.oracle.diagnosis.failure import Failure
 from refopt.oracle.diagnosis.growth import indefinite
-from refopt.oracle.exact.cases import Case, memory
+from refopt.oracle.exact.cases import Case, memory, runner
 from refopt.oracle.trial import Trial
+from refopt.oracle.variants import step_of
+from refopt.oracle.wrong import MORE, OF
 
 BITS = 16, 12, 10, 8  # widths of an index that may be too narrow
 LARGEST = 2**18  # the most elements of a case that is run again
@@ -37,7 +39,7 @@ def before(trial: Trial, failures: Sequence[Failure]) -> list[Told]:
 
 def after(trial: Trial, failures: Sequence[Failure]) -> list[Told]:
     """Causes of failures that no formula explains."""
-    return _all((_captured, _together), trial, failures)
+    return _all((_bits, _captured, _together), trial, failures)
 
 
 def _all(looks: Sequence[Callable[..., Iterator[Told]]], trial: Trial, failures: Sequence[Failure]) -> list[Told]:
@@ -72,6 +74,17 @@ def _indefinite(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
     bounded = [x for x in failures if x.is_bounded and x.size[1] <= LARGEST]
     if trial.row.matrix_arguments and (text := indefinite(trial, bounded)):
         yield Told(text, _keys(bounded))
+
+
+def _bits(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
+    """Bits that are not the reference's but those of a wrong rule."""
+    mine = [x for x in failures if x.law == "L18" and x.size[1] <= LARGEST][:4]
+    for wrong in (*OF[trial.row.name].values(), *MORE[trial.row.name].values()) if mine else ():
+        with contextlib.suppress(Exception):  # a rule that asks for what a case lacks
+            run = runner(step_of(trial.row, wrong.of(trial.row.rule)))
+            if all(_same(trial.run(x.case), run(x.case)) for x in mine):
+                yield Told(f"{wrong.name}: the bits are those of this rule", _keys(mine))
+                return
 
 
 class _With:
