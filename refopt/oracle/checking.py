@@ -13,6 +13,7 @@ from refopt.checks.arguments import chosen, flag, is_number, number, shown, whol
 from refopt.checks.arguments import names as list_of_names
 from refopt.checks.dtypes import SIZES, lacking
 from refopt.oracle.diagnosis import ENOUGH, Cause
+from refopt.oracle.diagnosis.growth import require_restarts
 from refopt.oracle.exceptions import covers, reason, reasons
 from refopt.oracle.item import FAILED, SKIPPED, Item
 from refopt.oracle.laws import LAWS, SYMMETRIES, Law, current_id
@@ -122,6 +123,9 @@ def check(
     there = {law.id: law for law in LAWS.values() if law.runs or row is not None}
     wanted = _laws(laws, exact, declared, there)
     settings = {} if row is None else settings_of("check", row, {} if set is None else set, flags=[FLUSHES])
+    if row is not None and row.matrix_arguments:
+        with np.errstate(all="ignore"):
+            require_restarts(row, settings)
     of = _Asked(
         wanted, dtypes, settings, declared,
         whole("check: examples", 5 if examples is None else examples, least=0), whole("check: seed", seed, least=0),

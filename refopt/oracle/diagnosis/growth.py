@@ -1,12 +1,13 @@
 """Gram matrices of Muon that have become indefinite: the singular values of a matrix before and after tell it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from refopt.checks.rows import Routine
 from refopt.cpu.muon import momentum
-from refopt.cpu.newton_schulz import takes_gram
+from refopt.cpu.newton_schulz import by_gram, normalized, schedule, takes_gram
 from refopt.oracle.bound import sums
 from refopt.oracle.bound.iterations import BITS
 from refopt.oracle.diagnosis.failure import Failure
@@ -36,6 +37,36 @@ class Growth(NamedTuple):
         which = "" if len(self.before) <= SHOWN else "some "
         after = two if np.isfinite(self.after).all() else "not finite"
         return f"{which}singular values of {rows} x {columns}, {one} over its norm, become {after}, expected {three}"
+
+
+def require_restarts(row: Routine, settings: Mapping[str, Any]) -> None:
+    """Refuse a schedule without a bound of first order, by a small matrix whose singular values it makes grow."""
+    numbers = {hyper.name: hyper.default for hyper in row.hypers} | {name: x[0] for name, x in row.choices.items()}
+    numbers |= {name: x for name, x in settings.items() if name not in row.own}
+    own = dict(row.own) | {name: x for name, x in settings.items() if name in row.own}
+    try:
+        row.matrix_arguments([], numbers, coefficients=own["coefficients"], restarts=own["restarts"])
+    except (TypeError, ValueError) as error:
+        text = str(error).replace(f"{row.merged_name}: ", "check: set: ", 1)
+        if "indefinite" in text:
+            triples = schedule("check: set: coefficients", own["coefficients"], int(numbers["iterations"]))
+            grown = [of_iterations(10.0**-k, triples, own["restarts"], numbers["compute"]) for k in range(2, 9)]
+            text += f"; {max(grown, key=lambda x: (x.ratio < np.inf, x.ratio))}"
+        raise type(error)(text) from None
+
+
+def of_iterations(least: float, triples: Sequence[Any], restarts: tuple[int, ...], compute: str) -> Growth:
+    """That of a matrix of 4 x 8 with singular values from ``least`` to 1, by refopt's own iterations."""
+    rng = np.random.default_rng(0)
+    left, right = (np.linalg.qr(rng.standard_normal((n, 4)))[0] for n in (4, 8))
+    u = left * np.geomspace(1, least, 4) @ right.T
+    x = normalized(u, epsilon=0.0, compute=compute)
+    expected = before = np.geomspace(1, least, 4) / np.linalg.norm(np.geomspace(1, least, 4))
+    for a, b, c in triples:
+        expected = expected * (a + b * expected**2 + c * expected**4)
+    y = by_gram(x, triples, restarts).astype(np.float64)
+    after = np.linalg.svd(y, compute_uv=False) if np.isfinite(y).all() else np.full(4, np.inf)
+    return Growth((4, 8), before, after, -np.sort(-expected))
 
 
 def indefinite(trial: Trial, failures: Sequence[Failure]) -> str:

@@ -12,8 +12,8 @@ from refopt.oracle.wrong.rule import Wrong
 
 def muon_with(
     p, g, v, *, stored, cut, coefficients, restarts, iterations, lr, mu, weight_decay, epsilon, use_nesterov, average,
-    adjust_lr, compute, ahead=momentum, triples=lambda triples: triples, starts=lambda restarts: restarts, update=updates,
-    decayed=lambda p, lr, decay: p * (1 - lr * decay), by_velocity=False,
+    adjust_lr, compute, ahead=momentum, triples=lambda triples: triples, starts=lambda restarts: restarts,
+    update=updates, decayed=lambda p, lr, decay: p * (1 - lr * decay), by_velocity=False,
 ):
     """The rule, with places to change."""
     v, u = ahead(g, v, mu=mu, use_nesterov=use_nesterov, average=average)
