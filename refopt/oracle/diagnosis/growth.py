@@ -44,8 +44,9 @@ def require_restarts(row: Routine, settings: Mapping[str, Any]) -> None:
     numbers = {hyper.name: hyper.default for hyper in row.hypers} | {name: x[0] for name, x in row.choices.items()}
     numbers |= {name: x for name, x in settings.items() if name not in row.own}
     own = dict(row.own) | {name: x for name, x in settings.items() if name in row.own}
+    arguments: Any = row.matrix_arguments
     try:
-        row.matrix_arguments([], numbers, coefficients=own["coefficients"], restarts=own["restarts"])
+        arguments([], numbers, coefficients=own["coefficients"], restarts=own["restarts"])
     except (TypeError, ValueError) as error:
         text = str(error).replace(f"{row.merged_name}: ", "check: set: ", 1)
         if "indefinite" in text:
@@ -73,7 +74,7 @@ def indefinite(trial: Trial, failures: Sequence[Failure]) -> str:
     """How Gram matrices without enough restarts explain all failures, with the worst matrix; empty if they do not."""
     grown = [x.broken.where and growth(trial, x.case, x.broken.where.tensor) for x in failures]
     worst = max((x for x in grown if x), key=lambda x: (x.ratio < np.inf, x.ratio), default=None)
-    if worst is None or not all(grown) or max(x.ratio for x in grown) < GROWN:
+    if worst is None or not all(grown) or max(x.ratio for x in grown if x) < GROWN:
         return ""
     why = "R is indefinite, and rounding errors grow beyond any bound of first order"
     return f"Gram matrices restarted too late or never: {why}; {worst}"
@@ -83,7 +84,7 @@ def growth(trial: Trial, case: Case, i: int) -> Growth | None:
     """That of a tensor; ``None`` if it is not iterated by Gram matrices, or grows where R is not indefinite."""
     before, numbers = case.tensor(i), case.numbers_of(i)
     p, g, v = (np.asarray(before[name], np.float64) for name in ("params", "grads", "velocities"))
-    if not takes_gram(*p.shape, ()):
+    if not takes_gram(p.shape[0], p.shape[1], ()):
         return None
     choices = {name: case.choices[name] for name in ("use_nesterov", "average")}
     u = momentum(g, v, mu=numbers["mu"], **choices)[1]
