@@ -28,7 +28,7 @@ from refopt.checks.arrays import host_array
 from refopt.checks.rows import Form, Limit, Slot
 from refopt.cpu.blocks import Blocks, cuts
 from refopt.cpu.merged import step
-from refopt.cpu.newton_schulz import JORDAN, norm_of, normalized, orthogonalized, restarting, schedule
+from refopt.cpu.newton_schulz import JORDAN, by_gram, norm_of, normalized, orthogonalized, restarting, schedule
 from refopt.cpu.routine import routine, single
 
 COEFFICIENTS = JORDAN
@@ -50,14 +50,16 @@ def ratio(rows, columns, adjust_lr, real):
     return np.sqrt(real(max(least[adjust_lr], rows / columns))) if adjust_lr in least else real(1)
 
 
-def updates(u, *, cut, triples, lr, epsilon, adjust_lr, compute, restarts=None, norm=norm_of, scale=ratio):
+def updates(
+    u, *, cut, triples, lr, epsilon, adjust_lr, compute, restarts=None, norm=norm_of, scale=ratio, gram=by_gram,
+):
     """What is subtracted from the parameter: for each matrix, x times the learning rate and the ratio."""
     update, real = np.empty_like(u), u.dtype.type
     for matrix, updated in zip(cut.matrices(u), cut.matrices(update), strict=True):
         rows, columns = matrix.shape
         if matrix.size:
             x = normalized(matrix, epsilon=epsilon, compute=compute, norm=norm)
-            x = orthogonalized(x, triples, restarts)
+            x = orthogonalized(x, triples, restarts, gram)
             updated[...] = lr * scale(rows, columns, adjust_lr, real) * x.astype(real)
     return update
 

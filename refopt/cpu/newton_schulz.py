@@ -82,29 +82,37 @@ def takes_gram(rows: int, columns: int, restarts: tuple[int, ...] | None) -> boo
     return restarts is not None and ASPECT[1] * large >= ASPECT[0] * small
 
 
-def orthogonalized(x, triples, restarts=None):
-    """The matrix after an iteration for each triple of coefficients, in its dtype."""
-    if x.shape[0] > x.shape[1]:
-        return orthogonalized(x.T, triples, restarts).T
-    if takes_gram(x.shape[0], x.shape[1], restarts):
-        return by_gram(x, triples, restarts)
-    real = arithmetic(x.dtype.name)
-    for a, b, c in np.asarray(triples, real):
-        square = matmul(x, x.T).astype(x.dtype)
-        polynomial = (b * square.astype(real) + c * matmul(square, square)).astype(x.dtype)
-        x = (a * x.astype(real) + matmul(polynomial, x)).astype(x.dtype)
-    return x
+def mirrored(square, dtype):
+    """A square rounded to a dtype, with the elements below the diagonal also above it.
+
+    The product of two symmetric matrices that commute is symmetric, but after rounding only nearly so.
+    """
+    lower = np.tril(square).astype(dtype)
+    return np.where(np.tri(len(square), dtype=bool), lower, lower.T)
 
 
-def by_gram(x, triples, restarts):
-    """The same by Gram matrices; an iteration whose number, from 0, is among ``restarts`` begins with a new one."""
+def applied(q, x, product):
+    """x at a restart or at the end, and the matrix whose Gram matrix R is then, which is x."""
+    x = product(q, x)
+    return x, x
+
+
+def by_gram(x, triples, restarts, restarted=applied, finished=applied, mirrored=mirrored):
+    """`orthogonalized` by Gram matrices; an iteration whose number, from 0, is in ``restarts`` begins with a new one.
+
+    The last three arguments are for rules with other ones.
+    """
     real = arithmetic(x.dtype.name)
+
+    def product(q, x):
+        return matmul(q, x).astype(x.dtype)
+
     starts = {0, *restarts}
     q: Any = None
     for i, (a, b, c) in enumerate(np.asarray(triples, real)):
         if i in starts:
-            x = x if q is None else matmul(q, x).astype(x.dtype)
-            r = matmul(x, x.T).astype(x.dtype)
+            x, of_r = (x, x) if q is None else restarted(q, x, product)
+            r = matmul(of_r, of_r.T).astype(x.dtype)
         z = mirrored(b * r.astype(real) + c * matmul(r, r), x.dtype)
         if i in starts:
             q = z.copy()
@@ -114,16 +122,21 @@ def by_gram(x, triples, restarts):
         if i + 1 < len(triples) and i + 1 not in starts:
             t = mirrored(a * r.astype(real) + matmul(r, z), x.dtype)
             r = mirrored(a * t.astype(real) + matmul(z, t), x.dtype)
-    return x if q is None else matmul(q, x).astype(x.dtype)
+    return x if q is None else finished(q, x, product)[0]
 
 
-def mirrored(square, dtype):
-    """A square rounded to a dtype, with the elements below the diagonal also above it.
-
-    The product of two symmetric matrices that commute is symmetric, but after rounding only nearly so.
-    """
-    lower = np.tril(square).astype(dtype)
-    return np.where(np.tri(len(square), dtype=bool), lower, lower.T)
+def orthogonalized(x, triples, restarts=None, gram=by_gram):
+    """The matrix after an iteration for each triple of coefficients, in its dtype."""
+    if x.shape[0] > x.shape[1]:
+        return orthogonalized(x.T, triples, restarts, gram).T
+    if takes_gram(x.shape[0], x.shape[1], restarts):
+        return gram(x, triples, restarts)
+    real = arithmetic(x.dtype.name)
+    for a, b, c in np.asarray(triples, real):
+        square = matmul(x, x.T).astype(x.dtype)
+        polynomial = (b * square.astype(real) + c * matmul(square, square)).astype(x.dtype)
+        x = (a * x.astype(real) + matmul(polynomial, x)).astype(x.dtype)
+    return x
 
 
 def schedule(where: str, coefficients: Any, iterations: int) -> list:

@@ -13,12 +13,13 @@ from refopt.checks.arguments import chosen, flag, is_number, number, shown, whol
 from refopt.checks.arguments import names as list_of_names
 from refopt.checks.dtypes import SIZES, lacking
 from refopt.oracle.diagnosis import ENOUGH, Cause
+from refopt.oracle.diagnosis.growth import require_schedule
 from refopt.oracle.exceptions import covers, reason, reasons
 from refopt.oracle.item import FAILED, SKIPPED, Item
 from refopt.oracle.laws import LAWS, SYMMETRIES, Law, current_id
 from refopt.oracle.notes import of_items, of_trial
 from refopt.oracle.report import Report
-from refopt.oracle.settings import require_schedule, settings_of
+from refopt.oracle.settings import settings_of
 from refopt.oracle.subjects import subject_of
 from refopt.oracle.trial import FLUSHES, Trial
 from refopt.oracle.trying import Tried, tries_of

@@ -40,16 +40,6 @@ def settings_of(where: str, row: Routine, given: Any, apart: Sequence[str] = (),
     return set_
 
 
-def require_schedule(where: str, row: Routine, fixed: Mapping[str, Any]) -> None:
-    """Require that a routine of matrices can have the coefficients and restarts that are set, with its iterations."""
-    if row.matrix_arguments:
-        own = {name: x for name, x in fixed.items() if name in row.own}
-        try:
-            row.matrix_arguments([], {**row.defaults, **fixed}, **own)
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"{where}: set: {str(error).partition(': ')[2]}") from None
-
-
 def _takes(hyper: Hyper, value: Any) -> bool:
     """Whether a value is in a number's range."""
     return is_number(value) and 0 <= float(value) < hyper.below and not (hyper.positive and float(value) == 0)

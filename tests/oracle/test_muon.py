@@ -1,5 +1,6 @@
 """Muon by the oracle: matrices alone, the bound on its iterations, and what of wrong steps is found."""
 
+import re
 from functools import partial
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from refopt import cpu, oracle
 from refopt.catalog import KNOWN
 from refopt.checks.dtypes import numpy_dtype
+from refopt.cpu import newton_schulz
 from refopt.cpu.muon import COEFFICIENTS, norm_of
 from refopt.cpu.newton_schulz import PRESETS
 from refopt.oracle.bound import iterations, sums
@@ -29,7 +31,10 @@ def spread(shape, least, seed=0):
 
 def iterated(u, triples=FIVE, *, rounded=lambda x: x, unfused=lambda x: x, product=np.matmul):
     """The iterations in fp64, with a rounding after each stage, and within it."""
-    x = rounded(rounded(u) / np.linalg.norm(u))
+    return standard(rounded(rounded(u) / np.linalg.norm(u)), triples, rounded, unfused, product)
+
+
+def standard(x, triples, rounded, unfused, product):
     for a, b, c in triples:
         square = rounded(product(x, x.T))
         polynomial = rounded(unfused(b * square) + unfused(product(unfused(c * square), square)))
@@ -124,22 +129,29 @@ KEPT, OLD, MIRRORED = range(3)  # what is wrong: Q at a restart, R of the x befo
 POLAR = PRESETS["polar_express"]
 
 
-def by_gram(u, restarts=(2,), wrong=None, applied=True):
+def by_gram(u, restarts=(2,), wrong=None, applied=True, least=0.0, product=np.matmul):
     """Iterations by Gram matrices in fp64 with roundings to fp16."""
+    if u.shape[0] > u.shape[1]:
+        return by_gram(u.T, restarts, wrong, applied, least, product).T
     half = lambda x: x.astype(np.float16).astype(np.float64)  # noqa: E731
-    square = lambda x: np.tril(half(x)) + np.tril(half(x.T if wrong == MIRRORED else x), -1).T  # noqa: E731
-    x, q = half(u / np.linalg.norm(u)), None
-    r = square(x @ x.T)
+    below = lambda x: np.tril(half(x)) + np.tril(half(x), -1).T  # noqa: E731
+    square = lambda x: below(x.T) if wrong == MIRRORED else below(x)  # noqa: E731
+    norm = np.linalg.norm(u)
+    x, q = half(u / (norm + least if wrong == "added" else max(norm, least))), None
+    if 4 * u.shape[1] < 5 * u.shape[0]:
+        return standard(x, POLAR, half, lambda x: x, product)
+    r = square(product(x, x.T))
     for i, (a, b, c) in enumerate(POLAR):
         if i in restarts:
-            before, x = x, half(q @ x)
-            r = square((before if wrong == OLD else x) @ x.T)
+            before, x = x, half(product(q, x))
+            of_r = before if wrong == OLD else x
+            r = square(product(of_r, of_r.T))
             q = q if wrong == KEPT else None
-        z = square(b * r + c * r @ r)
-        q = half(z + a * np.eye(len(z))) if q is None else square(a * q + q @ z)
-        t = square(a * r + r @ z)
-        r = square(a * t + z @ t)
-    return half(q @ x) if applied else x
+        z = square(b * r + c * product(r, r))
+        q = half(z + a * np.eye(len(z))) if q is None else square(a * q + product(q, z))
+        t = square(a * r + product(r, z))
+        r = square(a * t + product(z, t))
+    return half(product(q, x)) if applied else x
 
 
 @pytest.mark.parametrize("least", [1, 0.1, 1e-3, 1e-6])
@@ -154,6 +166,65 @@ def test_gram_matrices_are_within_and_mistakes_are_not(shape, least):
         assert not ratio(u, by_gram(u, **named), "float16", POLAR, (2,)) <= 1.5
 
 
+def gram_step(**named):
+    """Muon in NumPy, with that iteration."""
+    def step(params, grads, velocities, *, lr, mu, weight_decay, epsilon):
+        for p, g, v in zip(params, grads, velocities, strict=True):
+            v[...] = mu * v + (1 - mu) * g
+            u = (mu * v + (1 - mu) * g).astype(np.float64)
+            with np.errstate(all="ignore"):
+                x = by_gram(u, least=epsilon, **named) if u.size else u
+            p[...] = p * (1 - lr * weight_decay) - lr * max(1, p.shape[0] / (p.shape[1] or 1)) ** 0.5 * x
+
+    return step
+
+
+GRAM = {"compute": "float16", "coefficients": "polar_express", "restarts": (2,)}
+GROWN = r"too late or never: R is indefinite.*; some singular values of 96 x 24, 0\.8, .* become \d\d.* expected 2\.\d,"
+CAUSES = [  # a wrong step, what it leaves undeclared, and how it is named, if it is
+    ({}, (), ""), ({"wrong": MIRRORED}, (), ""), ({"restarts": (3,)}, (), ""),
+    ({"wrong": KEPT}, (), "Q kept at a restart"), ({"restarts": ()}, (), GROWN),
+]
+SLOW = [
+    ({"wrong": OLD}, (), "R from the x before a restart"), ({"applied": False}, (), "the last Q not applied"),
+    ({"wrong": "added"}, (), "epsilon is added to the norm"), ({"restarts": (1,)}, (), "restarted one iteration early"),
+    ({"restarts": ()}, ("restarts",), GROWN), ({}, ("restarts",), r"as restarts=\(2,\) declares"),
+]
+
+
+@pytest.mark.parametrize(("named", "undeclared", "cause"), [
+    *CAUSES, *(pytest.param(*row, marks=pytest.mark.slow) for row in SLOW)])
+def test_a_mistake_in_gram_matrices_is_named(named, undeclared, cause):
+    declared = {name: x for name, x in GRAM.items() if name not in undeclared}
+    report = held(gram_step(**named), "L1", examples=0, set=declared)
+    assert report.ok == (not cause) and len(report.causes) == bool(cause), report
+    assert not cause or re.search(cause, report.causes[0].text), report
+
+
+def upper(square, dtype):
+    higher = np.triu(square).astype(dtype)
+    return higher + np.triu(higher, 1).T
+
+
+@pytest.mark.parametrize(("other", "restarts", "cause"), [
+    (newton_schulz.mirrored, (2,), ""), (upper, (2,), "the triangle above the diagonal mirrored"),
+    (newton_schulz.mirrored, (3,), "Gram matrices restarted one iteration late")])
+def test_bits_tell_what_a_bound_cannot(other, restarts, cause, monkeypatch):
+    """Which triangle is computed, and where a restart within the bound is."""
+    own = dict(GRAM, restarts=restarts)
+
+    def step(params, grads, velocities, *, lr, mu, weight_decay, epsilon):
+        numbers = dict(lr=lr, mu=mu, weight_decay=weight_decay, epsilon=epsilon)
+        defaults = newton_schulz.by_gram.__defaults__
+        monkeypatch.setattr(newton_schulz.by_gram, "__defaults__", (*defaults[:-1], other))
+        cpu.merged_muon(params, grads, velocities, **numbers, **own)
+        monkeypatch.undo()
+
+    report = held(step, "L18", exact=True, set=GRAM)
+    assert bool(report.wrong) == bool(cause) and all(cause in x.text for x in report.causes), report
+    assert len(report.causes) == bool(cause), report
+
+
 @pytest.mark.parametrize("preset", ["polar_express", pytest.param("you", marks=pytest.mark.slow)])
 def test_a_schedule_is_declared(preset):
     """By name or as triples, with its restarts; a schedule that no bound holds for is refused."""
@@ -164,7 +235,8 @@ def test_a_schedule_is_declared(preset):
     declared = {"compute": "float16", "coefficients": preset, "restarts": [2]}
     report = held(step, "L1", set=declared, diagnose=False, skips={"L19": "it is the reference"})
     assert report.ok == (preset == "polar_express")
-    for wrong, said in (({"restarts": ()}, "restarts: expected one after at most 3 iterations in float16"),
+    for wrong, said in (({"restarts": ()}, "restarts: expected one after at most 3 iterations in float16, .*; "
+                         r"singular values of 4 x 8, .* become \d\d.* expected 1\.\d,"),
                         ({"restarts": 2}, r"restarts: expected a list of iterations, such as \(2,\), got int"),
                         ({"coefficients": "polar"}, "coefficients: expected one of jordan, polar_express, you, got"),
                         ({"blocks": 3}, "expected names of .* coefficients, restarts.*, got 'blocks'")):

@@ -14,14 +14,15 @@ from refopt.oracle.source import rewritten, substituted
 from refopt.oracle.wrong import OF, Wrong
 
 
-def step_of(routine, rule):
+def step_of(routine, rule, **built_in):
     row = KNOWN[routine]
 
     @functools.wraps(getattr(cpu, row.merged_name))
     def step(*lists, grad_factor=None, found_inf=None, **named):
         slots = dict(zip((slot.name for slot in row.slots if not slot.optional), lists, strict=True))
         slots |= {slot.name: named.pop(slot.name, None) for slot in row.slots if slot.optional}
-        merged(row, rule, slots, named, grad_factor, found_inf)
+        numbers, own = row.parted(named | built_in)
+        merged(row, rule, slots, numbers, grad_factor, found_inf, own)
 
     return step
 
@@ -35,7 +36,8 @@ def test_wrong_formulas_are_found(routine, monkeypatch):
     for name, wrong in OF[routine].items():
         rule = wrong.of(KNOWN[routine].rule)
         named = dict(dtypes=["float32"], laws=["L1"], examples=0, diagnose=False, process=False)
-        report = oracle.check(routine, step_of(routine, rule), **named)
+        built_in = {"restarts": (2,), "compute": "float16"} if wrong.needs else {}
+        report = oracle.check(routine, step_of(routine, rule, **built_in), set=built_in, **named)
         assert report.failed_laws == ["L1"], f"{name}: {report}"
         assert max(item.ratio or far for item in report.of("failed")) >= far, f"{name}: {report}"
 

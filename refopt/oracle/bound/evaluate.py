@@ -14,20 +14,26 @@ import numpy as np
 
 from refopt.catalog import Routine
 from refopt.checks import flat
+from refopt.checks.dtypes import numpy_dtype
 from refopt.cpu import reduce
 from refopt.cpu.merged import exact
 from refopt.cpu.muon import updates
+from refopt.cpu.newton_schulz import by_gram
 from refopt.oracle.bound import bounded, iterations
 from refopt.oracle.bound.bounded import Arithmetic, Bounded
 from refopt.oracle.bound.branches import every_way
 from refopt.oracle.variants import variants_of
+from refopt.oracle.variants.muon import through_bf16
 
 
 def _sum_of_squares(x: Any) -> Any:
     return x.sum_of_squares() if hasattr(x, "sum_of_squares") else reduce.sum_of_squares(x)
 
 
-PRIMITIVES: dict[Any, Any] = {reduce.sum_of_squares: _sum_of_squares, updates: iterations.updates}
+PRIMITIVES: dict[Any, Any] = {
+    reduce.sum_of_squares: _sum_of_squares, updates: iterations.updates, by_gram: iterations.by_gram,
+    through_bf16: lambda x: as_stored(x, numpy_dtype("bfloat16")),
+}
 
 
 def _names(code: CodeType) -> set[str]:

@@ -33,7 +33,7 @@ between restarts that are further apart, second-order terms outgrow the others. 
 import numpy as np
 
 from refopt.cpu.muon import norm_of, ratio
-from refopt.cpu.newton_schulz import takes_gram
+from refopt.cpu.newton_schulz import applied, takes_gram
 from refopt.oracle.bound.bounded import Bounded
 from refopt.oracle.bound.values import high
 
@@ -43,8 +43,34 @@ BITS = {"bfloat16": (8, -133), "float16": (11, -24), "float32": (24, -149), "flo
 TENSOR_CORE = 2.0**-23  # the unit of its sums, which are truncated
 
 
-def updates(u, *, cut, triples, lr, epsilon, adjust_lr, compute, restarts=None, norm=norm_of, scale=ratio):
-    """`refopt.cpu.muon.updates` of a `Bounded` tensor. ``norm`` and ``scale`` are for rules with other ones."""
+def by_gram(x, off, triples, restarts, of, restarted=applied, finished=applied, mirrored=None):
+    """x and its perturbations after iterations by Gram matrices; either triangle has the same bound."""
+    starts, q = {0, *restarts}, None
+
+    def product(q, x):
+        return of.plus(0, None, (q, x), symmetric=False)
+
+    x = x, off
+    for i, (a, b, c) in enumerate(triples):
+        if i in starts:
+            x, of_r = (x, x) if q is None else restarted(q, x, product)
+            r = of.square(*of_r)
+        z, d_z = polynomial_of(r[0], r[1], b, c, of)
+        if i in starts:
+            whole, one = z + a * np.eye(len(z)), np.eye(len(z))
+            q = whole, d_z + of.drawn(of.half(whole), one * of.half(a), symmetric=True)
+        else:
+            q = of.plus(a, q, (q, (z, d_z)))
+        if i + 1 < len(triples) and i + 1 not in starts:
+            t = of.plus(a, r, (r, (z, d_z)))
+            r = of.plus(a, t, ((z, d_z), t))
+    return x if q is None else finished(q, x, product)[0]
+
+
+def updates(
+    u, *, cut, triples, lr, epsilon, adjust_lr, compute, restarts=None, norm=norm_of, scale=ratio, gram=by_gram,
+):
+    """`refopt.cpu.muon.updates` of a `Bounded` tensor. The last three arguments are for rules with other ones."""
     of, values = u.arithmetic, high(u.value)
     results, rooms = np.zeros(values.shape), np.zeros(values.shape)
     every = (cut.matrices(x) for x in (values, np.broadcast_to(u.error, values.shape), results, rooms))
@@ -55,7 +81,8 @@ def updates(u, *, cut, triples, lr, epsilon, adjust_lr, compute, restarts=None, 
             result[...], room[...] = np.nan, np.inf
             continue
         rounding = of.rounding, (of.depth(matrix.size) / 2 + 2) * of.unit_of_sums
-        x, off = orthogonalized(matrix, error, triples, float(high(epsilon.value)), compute, rounding, norm, restarts)
+        least = float(high(epsilon.value))
+        x, off = orthogonalized(matrix, error, triples, least, compute, rounding, norm, restarts, gram)
         factor = of.exact(scale(*matrix.shape, adjust_lr, np.float64))
         factor.error = 2 * of.rounding * high(factor.value)
         moved = lr * factor * Bounded(of.exact(x).value, off, of)
@@ -63,20 +90,22 @@ def updates(u, *, cut, triples, lr, epsilon, adjust_lr, compute, restarts=None, 
     return Bounded(of.exact(results).value, rooms, of)
 
 
-def orthogonalized(u, error, triples, epsilon, compute, rounding=(0.0, 0.0), norm=norm_of, restarts=None):
+def orthogonalized(
+    u, error, triples, epsilon, compute, rounding=(0.0, 0.0), norm=norm_of, restarts=None, gram=by_gram,
+):
     """A matrix after the iterations, in fp64 without roundings, and by how much each of its elements may be off.
 
     ``rounding`` has the relative errors of the quotient by the norm and of the norm itself.
     """
     if u.shape[0] > u.shape[1]:
-        return (x.T for x in orthogonalized(u.T, error.T, triples, epsilon, compute, rounding, norm, restarts))
+        return (x.T for x in orthogonalized(u.T, error.T, triples, epsilon, compute, rounding, norm, restarts, gram))
     of = Roundings(u.shape, compute)
     size = norm(u, epsilon)
     x = u / size
     off = of.drawn(of.half(x), error / size, of.half(x), rounding[0] * x)  # as if u were not below any dtype's range
     off[-1] = x * (of.half(1.0) + rounding[1])
     if takes_gram(u.shape[0], u.shape[1], restarts):
-        x, off = by_gram(x, off, triples, restarts, of)
+        x, off = gram(x, off, triples, restarts, of)
     else:
         x, off = standard(x, off, triples, of)
     t = of.draws / 2 * ((2 / DELTA) ** (2 / of.draws) - 1)
@@ -158,25 +187,6 @@ def polynomial_of(square, d_square, b, c, of):
     off += of.drawn(*rounds, symmetric=True)
     off += of.drawn(of.half(c * square), symmetric=True) @ square
     return polynomial, of.truncated(off, second, product)
-
-
-def by_gram(x, off, triples, restarts, of):
-    """x and its perturbations after iterations by Gram matrices."""
-    starts, q = {0, *restarts}, None
-    for i, (a, b, c) in enumerate(triples):
-        if i in starts:
-            x, off = (x, off) if q is None else of.plus(0, None, (q, (x, off)), symmetric=False)
-            r = of.square(x, off)
-        z, d_z = polynomial_of(r[0], r[1], b, c, of)
-        if i in starts:
-            whole, one = z + a * np.eye(len(z)), np.eye(len(z))
-            q = whole, d_z + of.drawn(of.half(whole), one * of.half(a), symmetric=True)
-        else:
-            q = of.plus(a, q, (q, (z, d_z)))
-        if i + 1 < len(triples) and i + 1 not in starts:
-            t = of.plus(a, r, (r, (z, d_z)))
-            r = of.plus(a, t, ((z, d_z), t))
-    return (x, off) if q is None else of.plus(0, None, (q, (x, off)), symmetric=False)
 
 
 def perturbed_square(off, x):

@@ -13,8 +13,11 @@ import numpy as np
 from refopt.oracle.bound import sums
 from refopt.oracle.broken import Broken, Skipped
 from refopt.oracle.diagnosis.failure import Failure
-from refopt.oracle.exact.cases import Case, memory
+from refopt.oracle.diagnosis.growth import indefinite
+from refopt.oracle.exact.cases import Case, memory, runner
 from refopt.oracle.trial import Trial
+from refopt.oracle.variants import step_of
+from refopt.oracle.wrong import MORE, OF
 
 BITS = 16, 12, 10, 8  # widths of an index that may be too narrow
 LARGEST = 2**18  # the most elements of a case that is run again
@@ -31,12 +34,12 @@ class Told(NamedTuple):
 
 def before(trial: Trial, failures: Sequence[Failure]) -> list[Told]:
     """Causes to report before searching for a formula."""
-    return _all((_no_default, _gradients, _strides, _index), trial, failures)
+    return _all((_no_default, _gradients, _strides, _index, _indefinite), trial, failures)
 
 
 def after(trial: Trial, failures: Sequence[Failure]) -> list[Told]:
     """Causes of failures that no formula explains."""
-    return _all((_captured, _together), trial, failures)
+    return _all((_bits, _captured, _together), trial, failures)
 
 
 def _all(looks: Sequence[Callable[..., Iterator[Told]]], trial: Trial, failures: Sequence[Failure]) -> list[Told]:
@@ -64,6 +67,24 @@ def _no_default(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
         names = " and ".join(absent)
         yield Told(f"{names} is optional, and None when absent: give {names} a default, {absent[0]}=None, and "
                    "let the step run without it", _keys(nones))
+
+
+def _indefinite(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
+    """Muon by Gram matrices whose rounding errors have grown, as singular values show."""
+    bounded = [x for x in failures if x.is_bounded and x.size[1] <= LARGEST]
+    if trial.row.matrix_arguments and (text := indefinite(trial, bounded)):
+        yield Told(text, _keys(bounded))
+
+
+def _bits(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
+    """Bits that are not the reference's but those of a wrong rule."""
+    mine = [x for x in failures if x.law == "L18" and x.size[1] <= LARGEST][:4]
+    for wrong in (*OF[trial.row.name].values(), *MORE[trial.row.name].values()) if mine else ():
+        with contextlib.suppress(Exception):  # a rule that asks for what a case lacks
+            run = runner(step_of(trial.row, wrong.of(trial.row.rule)))
+            if all(_same(trial.run(x.case), run(x.case)) for x in mine):
+                yield Told(f"{wrong.name}: the bits are those of this rule", _keys(mine))
+                return
 
 
 class _With:

@@ -81,7 +81,8 @@ def _summed(x: Any, elements: Callable[[Any], Any]) -> Any:
 def _written(rules: Iterable[Wrong], paired: bool = True) -> Iterator[Hypothesis]:
     """Wrong rules that have names."""
     for wrong in rules:
-        yield Hypothesis(wrong.name, partial(_with_rule, wrong=wrong), "rule", "", paired)
+        kind = "rough" if wrong.rough else "rule"
+        yield Hypothesis(wrong.name, partial(_with_rule, wrong=wrong), kind, "", paired, wrong.needs)
 
 
 def _exchanges(row: Routine) -> Iterator[Hypothesis]:
@@ -248,4 +249,4 @@ def _with_rule(s: Situation, wrong: Wrong) -> Situation | None:
     both = wrong._replace(how={**before, **wrong.how}) if before else wrong  # type: ignore[dict-item]
     if before and len(both.how) < len(before) + len(wrong.how):  # type: ignore[arg-type]
         return None
-    return s._replace(rule=both.of(rule_of(s.row), catalog.KNOWN[s.row.name].rule))
+    return s._replace(rule=both.of(rule_of(s.row), catalog.KNOWN[s.row.name].rule), loose=s.loose or wrong.rough)

@@ -21,6 +21,7 @@ GLANCES = 10  # that computing a bound takes as long as
 AS_LONG = 2**14  # elements for which a glance takes twice as long as for none
 ITERATED = 20  # glances that one at a rule that iterates matrices takes as long as
 ROUGHLY = 0.1  # of its bound, that errors of a rough operation use: a wider one explains whatever is small
+OF_MATRICES = 0.03  # the same of a bound by probability, of about six deviations
 
 
 class Explanation(NamedTuple):
@@ -121,7 +122,8 @@ class Weighing:
         if not explained:
             return None
         text, share = " and ".join(h.name for h in hypotheses), explained / bounded
-        if any(h.kind == "rough" for h in hypotheses) and (off < ROUGHLY * explained or not self._scattered()):
+        least = OF_MATRICES if self.row.matrix_arguments else ROUGHLY
+        if any(h.kind == "rough" for h in hypotheses) and (off < least * explained or not self._scattered()):
             return None
         bent = False
         spoilt = [x for x in self._others(laws) if self._spoils(x, hypotheses)]

@@ -25,10 +25,13 @@ def exact_bits(trial: Trial) -> Iterator[Try]:
 
 
 def fixed_cases(trial: Trial) -> Iterator[Try]:
-    """The cases of `refopt.oracle.exact` in the dtype: tiles, tails, choices, storage, NaN, stochastic rounding."""
+    """The cases of `refopt.oracle.exact` in the dtype: tiles, tails, choices, storage, NaN, stochastic rounding.
+
+    Of matrices those alone whose parameters are matrices.
+    """
     for name, case in (*examples(trial.row), *gated(trial.row)):
         dtypes = {x.dtype.name for x in case.params} or {"float32"}
-        if dtypes == {trial.dtype}:
+        if dtypes == {trial.dtype} and all(trial.axes == 1 or x.ndim == trial.axes for x in case.params):
             yield Try(name, partial(as_taken, trial, case), partial(same_bits, trial))
 
 

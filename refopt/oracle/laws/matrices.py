@@ -15,6 +15,8 @@ from refopt.oracle.trial import Trial
 
 SHAPES = (1, 1), (9, 1), (20, 15), (24, 40), (48, 32)
 TELLING = (32, 48), (48, 40), (64, 64)
+OF_GRAM = (6, 12), (96, 24)  # whose smallest singular values rounding outgrows, if Gram matrices are not restarted
+TINY = 1e-5
 LEAST = 0.05, 0.1  # smallest singular values; the largest is 1
 NORMS = 2.0**-20, 2.0**-13, 1.0, 2.0**20
 HEAVY = 8  # the last columns or rows, which are large
@@ -34,13 +36,16 @@ def step(trial: Trial) -> Iterator[Try]:
         for least in LEAST:
             label = f"{shape[0]} x {shape[1]}, singular values from {least} to 1"
             yield Try(label, partial(spread, trial, shape, least), trial.hold)
+    for shape in OF_GRAM:
+        label = f"{shape[0]} x {shape[1]}, singular values from {TINY:g} to 1"
+        yield Try(label, partial(spread, trial, shape, TINY), trial.hold)
     for axis, which in enumerate(("rows", "columns")):
         make = partial(spread, trial, (40, 56), LEAST[0], heavy=axis)
         yield Try(f"the last {HEAVY} {which} heavy", make, trial.hold)
     for norm in NORMS:
         if trial.dtype != "float16" or norm < SIXTEEN_BITS:
             yield Try(f"of norm {norm:.2g}", partial(spread, trial, (24, 40), LEAST[1], norm=norm), trial.hold)
-    if trial.takes("iterations") and "iterations" not in trial.fixed:
+    if trial.takes("iterations") and not trial.fixed.keys() & {"iterations", *trial.row.own}:
         for count in (0, 1, 2, 7):
             yield of_bound(trial, f"{count} iterations", [(24, 40)], count=2, iterations=float(count))
 

@@ -14,9 +14,10 @@ from refopt.oracle import cases
 from refopt.oracle.bound import sums
 from refopt.oracle.bound.expected import Expected
 from refopt.oracle.cases import NEUTRAL
+from refopt.oracle.diagnosis.growth import require_schedule
 from refopt.oracle.exact.cases import Case
 from refopt.oracle.portable.written import Vector, Vectors
-from refopt.oracle.settings import require_schedule, settings_of
+from refopt.oracle.settings import settings_of
 from refopt.oracle.variants import ROUTINES, added, row_for
 
 SIZE, EXAMPLE = 17, 33  # elements

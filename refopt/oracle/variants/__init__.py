@@ -90,12 +90,13 @@ def initial_of(row: Routine, state: str, numbers: Mapping[str, Any]) -> float:
     return float(numbers[of.initial[state]]) if of and state in of.initial else 0.0
 
 
-def step_of(row: Routine) -> Callable[..., None]:
-    """A merged step of a row with variants, with the signature of those in `refopt.cpu`."""
+def step_of(row: Routine, rule: Callable[..., tuple] | None = None) -> Callable[..., None]:
+    """A merged step of a row with variants, or with a ``rule``, with the signature of those in `refopt.cpu`."""
 
     def step(*lists: Any, grad_factor: Any = None, found_inf: Any = None, **named: Any) -> None:
         slots = dict(zip((slot.name for slot in row.slots if not slot.optional), lists, strict=True))
         slots |= {slot.name: named.pop(slot.name, None) for slot in row.slots if slot.optional}
-        merged(row, VARIANTS[row.name].rule, slots, named, grad_factor, found_inf)
+        numbers, own = row.parted(named)
+        merged(row, rule or VARIANTS[row.name].rule, slots, numbers, grad_factor, found_inf, own)
 
     return step

@@ -25,7 +25,7 @@ def _module(name: str) -> Any:
 
 
 OF: dict[str, dict[str, Wrong]] = {name: dict(_module(name).RULES) for name in KNOWN}
-# Further rules: another routine's mistakes, with this routine's decay.
+# Further rules: another routine's mistakes, with this routine's decay, or those that differ by their rounding errors.
 MORE: dict[str, dict[str, Wrong]] = {name: getattr(_module(name), "MORE", {}) for name in KNOWN}
 
 __all__ = ["MORE", "OF", "Wrong"]

@@ -5,14 +5,15 @@ from functools import partial
 import numpy as np
 
 from refopt.cpu.muon import momentum, ratio, updates
+from refopt.cpu.newton_schulz import by_gram
 from refopt.oracle.bound.values import high
 from refopt.oracle.wrong.rule import Wrong
 
 
 def muon_with(
     p, g, v, *, stored, cut, coefficients, restarts, iterations, lr, mu, weight_decay, epsilon, use_nesterov, average,
-    adjust_lr, compute, ahead=momentum, triples=lambda triples: triples, update=updates,
-    decayed=lambda p, lr, decay: p * (1 - lr * decay), by_velocity=False,
+    adjust_lr, compute, ahead=momentum, triples=lambda triples: triples, starts=lambda restarts: restarts,
+    update=updates, decayed=lambda p, lr, decay: p * (1 - lr * decay), by_velocity=False,
 ):
     """The rule, with places to change."""
     v, u = ahead(g, v, mu=mu, use_nesterov=use_nesterov, average=average)
@@ -20,7 +21,7 @@ def muon_with(
         size = np.linalg.norm(high(getattr(v, "value", v)))
         update = partial(update, norm=lambda x, epsilon: np.maximum(size, epsilon))
     moved = update(u, cut=cut, triples=triples(coefficients), lr=lr, epsilon=epsilon, adjust_lr=adjust_lr,
-                   compute=compute, restarts=restarts)
+                   compute=compute, restarts=starts(restarts))
     return decayed(p, lr, weight_decay) - moved, v
 
 
@@ -77,6 +78,21 @@ def of_halves(u, *, cut, **numbers):
     return updates(u, cut=cut._replace(ends=(rows, cut.ends[1])), **numbers)
 
 
+def by_other_gram(**other):
+    return partial(muon_with, update=partial(updates, gram=partial(by_gram, **other)))
+
+
+def upper(square, dtype):
+    """A square rounded to a dtype, with the elements above the diagonal also below it."""
+    higher = np.triu(square).astype(dtype)
+    return np.where(np.tri(len(square), dtype=bool).T, higher, higher.T)
+
+
+def starting(starts):
+    return partial(muon_with, starts=starts)
+
+
+GRAM = "restarts",
 RULES = {
     "NotIterated": Wrong("no iteration: a matrix divided by its norm", partial(muon_with, triples=lambda t: t[:0])),
     "OneLess": Wrong("an iteration too few", partial(muon_with, triples=lambda t: t[:-1])),
@@ -109,4 +125,24 @@ RULES = {
     "RatioBelowOne": Wrong("the ratio not limited to 1 from below",
                            other_scale(lambda rows, columns, adjust_lr, real: np.sqrt(real(rows / columns)))),
     "RatioOfSquares": Wrong("the root of the ratio forgotten", other_scale(lambda *of: ratio(*of) ** 2)),
+    "QKept": Wrong("Q kept at a restart, so that it is applied to x twice", by_other_gram(
+        restarted=lambda q, x, product: (product(q, product(q, x)), product(q, x))), needs=GRAM),
+    "QLost": Wrong("Q not applied to x at a restart", by_other_gram(
+        restarted=lambda q, x, product: (x, product(q, x))), needs=GRAM),
+    "OldGram": Wrong("R from the x before a restart, not from Q x", by_other_gram(
+        restarted=lambda q, x, product: (product(q, x), x)), needs=GRAM),
+    "LastQLost": Wrong("the last Q not applied to x", by_other_gram(
+        finished=lambda q, x, product: (x, x)), needs=GRAM),
+}
+# The same polynomials: bits tell them, or rounding errors that have outgrown the bound.
+MORE = {
+    "Upper": Wrong("the triangle above the diagonal mirrored, not the one below it", by_other_gram(
+        mirrored=upper), needs=GRAM, rough=True),
+    "OneRestart": Wrong("Gram matrices restarted after two iterations, as restarts=(2,) declares", starting(
+        lambda restarts: (2,)), rough=True),
+    "RestartEarly": Wrong("Gram matrices restarted one iteration early", starting(
+        lambda restarts: tuple(x - 1 for x in restarts)), needs=GRAM, rough=True),
+    "RestartLate": Wrong("Gram matrices restarted one iteration late", starting(
+        lambda restarts: tuple(x + 1 for x in restarts)), needs=GRAM, rough=True),
+    "NoRestart": Wrong("Gram matrices restarted too late or never", starting(lambda restarts: ()), rough=True),
 }

@@ -17,11 +17,15 @@ class Wrong(NamedTuple):
         how: replacements in the source of the right rule and of the functions it calls; or a complete rule, with the
             signature of those in `refopt.cpu`.
         names: names in new text that the rule's module lacks.
+        needs: what a step must take, or declare, for the rule to differ from the right one.
+        rough: whether it differs from the right one by its rounding errors alone.
     """
 
     name: str
     how: Mapping[str, str] | Callable[..., tuple]
     names: Mapping[str, Any] = NONE
+    needs: tuple[str, ...] = ()
+    rough: bool = False
 
     def of(self, rule: Callable[..., tuple], right: Callable[..., tuple] | None = None) -> Any:
         """The wrong version of a rule; ``right`` is the part that a complete rule replaces, if not all of it."""
