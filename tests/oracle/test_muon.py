@@ -236,7 +236,7 @@ def test_a_schedule_is_declared(preset):
     report = held(step, "L1", set=declared, diagnose=False, skips={"L19": "it is the reference"})
     assert report.ok == (preset == "polar_express")
     for wrong, said in (({"restarts": ()}, "restarts: expected one after at most 3 iterations in float16, .*; "
-                         r"singular values of 4 x 8, .* become \d\d.* expected 1\.\d,"),
+                         r"singular values of 4 x 8, .* become [\d.e+]+, .* expected 1"),
                         ({"restarts": 2}, r"restarts: expected a list of iterations, such as \(2,\), got int"),
                         ({"coefficients": "polar"}, "coefficients: expected one of jordan, polar_express, you, got"),
                         ({"blocks": 3}, "expected names of .* coefficients, restarts.*, got 'blocks'")):
