@@ -70,15 +70,23 @@ class Raised(NamedTuple):
 
 def spawned(connection: int, *ends: int) -> NoReturn:
     """The main function of a child that was not forked; the first message is its task."""
-    with contextlib.suppress(BaseException):
-        channel = Connection(connection)
-        live(channel, ends, lambda: pickle.loads(channel.recv_bytes()))
-    os._exit(1)
+    channel = Connection(connection)
+    live(channel, ends, lambda: pickle.loads(channel.recv_bytes()))
 
 
-def live(channel: Connection, ends: tuple[int, ...], task: Callable[[], Task], threads: bool = True) -> None:
+def live(channel: Connection, ends: tuple[int, ...], task: Callable[[], Task], threads: bool = True) -> NoReturn:
     """Answer until the other side closes. Signals and output of this process do not reach the other side."""
-    _settle(*ends)
+    try:
+        _settle(*ends)
+        _serve(channel, task, threads)
+    except BaseException:
+        with contextlib.suppress(BaseException):
+            sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(1)
+
+
+def _serve(channel: Connection, task: Callable[[], Task], threads: bool) -> None:
     try:
         of = task()
         _try_threads(threads)
