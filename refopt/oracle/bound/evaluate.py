@@ -86,9 +86,9 @@ def as_stored(x: Bounded, dtype: np.dtype) -> Bounded:
     """The value read back from a slot with fewer bits; the bound also covers code that uses x itself."""
     if np.dtype(dtype) == x.dtype:
         return x
-    digits, least = {"float16": (11, 2.0**-24), "bfloat16": (8, 2.0**-133)}.get(np.dtype(dtype).name, (24, 2.0**-149))
+    digits, least = iterations.BITS[np.dtype(dtype).name]
     reach = bounded.size(x.value) + x.error
-    error = x.error + 2.0**-digits * reach + least / 2 * (reach > 0)
+    error = x.error + 2.0**-digits * reach + 2.0 ** (least - 1) * (reach > 0)
     return Bounded(x.value, error, x.arithmetic).signed_as(x)
 
 
