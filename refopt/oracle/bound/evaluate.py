@@ -20,7 +20,6 @@ from refopt.cpu.muon import updates
 from refopt.oracle.bound import bounded, iterations
 from refopt.oracle.bound.bounded import Arithmetic, Bounded
 from refopt.oracle.bound.branches import every_way
-from refopt.oracle.variants import variants_of
 
 
 def _sum_of_squares(x: Any) -> Any:
@@ -70,16 +69,6 @@ def _replaced(value: Any) -> Any:
     if isinstance(value, FunctionType) and value in PRIMITIVES:
         return PRIMITIVES[value]
     return rebound(value) if is_ours(value) else value
-
-
-def rule_of(routine: Routine) -> Callable[..., tuple]:
-    """The rule of a routine in `refopt.cpu`, with the same signature for all: (p, g, *states, *scalars, **numbers).
-
-    If the row has variants, their rule.
-    """
-    if of := variants_of(routine):
-        return of.rule
-    return routine.rule
 
 
 def as_stored(x: Bounded, dtype: np.dtype) -> Bounded:
@@ -145,7 +134,7 @@ def evaluate(
         values |= routine.matrix_arguments([arrays["params"]], {**numbers, **choices}, **own)[0]
     if not routine.elementwise:
         values["stored"] = _stored(routine, held, after or {}, lambda x: lift(x.astype(real)))
-    run = rebound(rule or rule_of(routine))
+    run = rebound(rule or routine.rule)
     token = bounded.CURRENT.set(arithmetic)
     try:
         with np.errstate(all="ignore"):

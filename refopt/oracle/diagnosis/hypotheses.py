@@ -13,7 +13,6 @@ from refopt.checks.rows import Routine
 from refopt.cpu.reduce import sum_of_squares
 from refopt.oracle import variants
 from refopt.oracle.bound.bounded import Bounded
-from refopt.oracle.bound.evaluate import rule_of
 from refopt.oracle.bound.iterations import BITS
 from refopt.oracle.bound.values import size
 from refopt.oracle.cases import DECAYS
@@ -248,4 +247,4 @@ def _with_rule(s: Situation, wrong: Wrong) -> Situation | None:
     both = wrong._replace(how={**before, **wrong.how}) if before else wrong  # type: ignore[dict-item]
     if before and len(both.how) < len(before) + len(wrong.how):  # type: ignore[arg-type]
         return None
-    return s._replace(rule=both.of(rule_of(s.row), catalog.KNOWN[s.row.name].rule))
+    return s._replace(rule=both.of(s.row.rule, catalog.KNOWN[s.row.name].rule))

@@ -106,7 +106,7 @@ def _serve(channel: Connection, task: Callable[[], Task], threads: bool) -> None
         answer = answers.to(*request)
         if os.getpid() != pid:  # a process that the step has forked, and that has returned
             os._exit(1)
-        _flush()
+        flush()
         channel.send_bytes(answer)
 
 
@@ -128,7 +128,7 @@ def _stream(fd: int, mode: str) -> Any:
     return open(fd, mode, closefd=False, buffering=1, errors="replace")
 
 
-def _flush() -> None:
+def flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()

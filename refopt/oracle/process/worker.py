@@ -1,6 +1,5 @@
 """The parent's side: a child process, messages to it, deadlines, and how it has ended."""
 
-import contextlib
 import os
 import pickle
 import signal
@@ -51,9 +50,7 @@ class Worker:
             self._close()  # the parent's ends
             return task
 
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):
-                stream.flush()
+        child.flush()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about threads: the child does not use their locks
             pid = os.fork()

@@ -23,7 +23,7 @@ from refopt.oracle.variants.radam import RADAM
 from refopt.oracle.variants.variant import Variants
 
 EVERY = MOMENTUM, ADAM, ADAMW, ADAGRAD, RADAM, LARS_MOMENTUM, NOVOGRAD, MUON
-VARIANTS: dict[str, Variants] = {of.row.name: of for of in EVERY}
+VARIANTS: dict[str, Variants] = {of.row.name: of._replace(row=of.row._replace(rule=of.rule)) for of in EVERY}
 ROUTINES: dict[str, Routine] = {
     name: VARIANTS[name].row if name in VARIANTS else row for name, row in catalog.KNOWN.items()
 }
@@ -96,6 +96,6 @@ def step_of(row: Routine) -> Callable[..., None]:
     def step(*lists: Any, grad_factor: Any = None, found_inf: Any = None, **named: Any) -> None:
         slots = dict(zip((slot.name for slot in row.slots if not slot.optional), lists, strict=True))
         slots |= {slot.name: named.pop(slot.name, None) for slot in row.slots if slot.optional}
-        merged(row, VARIANTS[row.name].rule, slots, named, grad_factor, found_inf)
+        merged(row, row.rule, slots, named, grad_factor, found_inf)
 
     return step
