@@ -142,8 +142,9 @@ def expect(
         if skipped or i not in call.active:
             one = unchanged(row, arrays)
         else:
-            numbers, choices = _split(row, call.hyper_of(i))
-            one = expected_of(row, arrays, numbers | of_gate, choices, depth=depth, rule=rule)
+            hypers = call.hyper_of(i)
+            choices = {name: hypers.pop(name) for name in row.choices}
+            one = expected_of(row, arrays, hypers | of_gate, choices, depth=depth, rule=rule)
         for name, list_ in expected.items():
             list_.append(one.get(name))
     return {name: list_ for name, list_ in expected.items() if any(x is not None for x in list_)}
@@ -195,12 +196,6 @@ def _depth(sum_of: Any) -> sums.Depth:
     if sum_of in ("any", "random"):
         return {"any": sums.any_order, "random": sums.random_data}[sum_of]
     return sums.declared(whole("expect: sum_of", sum_of, least=0))
-
-
-def _split(row: Routine, hypers: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Numbers and choices."""
-    numbers = {name: x for name, x in hypers.items() if name not in row.choices}
-    return numbers, {name: hypers[name] for name in row.choices}
 
 
 def _arguments(row: Routine, named: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
