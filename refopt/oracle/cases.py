@@ -13,10 +13,10 @@ from refopt.checks.dtypes import arithmetic, arithmetic_name, numpy_dtype
 from refopt.cpu.merged import run, tensors
 from refopt.cpu.remainder import split_numbers
 from refopt.oracle.bound.bounded import SLACK, Arithmetic, Bounded
-from refopt.oracle.bound.evaluate import evaluate, rounded_off, rule_of
+from refopt.oracle.bound.evaluate import evaluate, rounded_off
 from refopt.oracle.bound.expected import Expected, expected_of
 from refopt.oracle.bound.values import high, size
-from refopt.oracle.exact.cases import Case, Outcome
+from refopt.oracle.exact.cases import Case, Outcome, copied
 from refopt.oracle.variants import initial_of
 from refopt.oracle.variants.variant import STEP_NUMBER
 from refopt.state.steps import BASES, power_after, rho_after
@@ -72,12 +72,7 @@ def in_one_order(case: Case, got: Outcome) -> tuple[Case, Outcome]:
     orders = ({x.flags.c_contiguous for x in of if x is not None and x.ndim > 1} for of in zip(*lists, strict=True))
     if not any(len(of_tensor) > 1 for of_tensor in orders):
         return case, got
-
-    def plain(values: Sequence[Any]) -> list[Any]:
-        return [x if x is None else x.copy(order="C") for x in values]
-
-    slots = {name: plain(values) for name, values in case.slots.items() if values is not None}
-    return case.replace(**slots), {name: plain(values) for name, values in got.items()}
+    return case.replace(**copied(case.slots, "C")), copied(got, "C")
 
 
 def noise(seed: Sequence[int], shape: tuple[int, ...], small: float = 2.0**-6) -> np.ndarray:
@@ -167,20 +162,14 @@ def _drawn(
         before = {name: value for name, value in row.parted(choices)[0].items() if name != "rounding"}
         if row.matrix_arguments:  # skip the iterations: they take long, and no state depends on them
             numbers = numbers | {"iterations": 0}
-        every_tensor = tensors(rule_of(row), checks.check(row, slots, numbers | before, checks.host_array))
+        every_tensor = tensors(row.rule, checks.check(row, slots, numbers | before, checks.host_array))
         for t in range(1, count):
             fill(t)
             run(every_tensor)
     fill(count)
-    case = Case(row, slots, [dict(known)], choices, count)
-    case = case.replace(**_absent(case))
+    absent = [slot.name for slot in row.slots if slot.optional and all(x is None for x in slots[slot.name])]
+    case = Case(row, slots | dict.fromkeys(absent), [dict(known)], choices, count)
     return case if unlike == every else case.only([unlike.index(one) for one in every])
-
-
-def _absent(case: Case) -> dict[str, None]:
-    """The optional slots that no tensor has."""
-    optional = [slot.name for slot in case.routine.slots if slot.optional]
-    return {name: None for name in optional if all(x is None for x in case.lists()[name])}
 
 
 def _first(

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from refopt.catalog import Hyper, Routine
+from refopt.catalog import Routine
 from refopt.checks.arguments import chosen, flag, is_number, kind_of, shown
 from refopt.cpu.newton_schulz import as_tuples
 
@@ -33,13 +33,8 @@ def settings_of(where: str, row: Routine, given: Any, apart: Sequence[str] = (),
         elif name not in hypers:
             known = ", ".join([*hypers, *choices, *own, *flags])
             raise ValueError(f"{where}: set: expected names of {known}, got {shown(name)}")
-        elif not _takes(hypers[name], value):
+        elif not is_number(value) or not hypers[name].allows(float(value)):
             raise ValueError(f"{at}: expected a number that {row.name} takes, got {shown(value)}")
         else:
             set_[name] = float(value)
     return set_
-
-
-def _takes(hyper: Hyper, value: Any) -> bool:
-    """Whether a value is in a number's range."""
-    return is_number(value) and 0 <= float(value) < hyper.below and not (hyper.positive and float(value) == 0)

@@ -11,7 +11,7 @@ from refopt.checks.dtypes import arithmetic
 from refopt.oracle.bound.values import high
 from refopt.oracle.broken import Broken, Crashed, Misconduct
 from refopt.oracle.cases import COUNTED, by_count, scalar_after, truth
-from refopt.oracle.exact.cases import Case, memory
+from refopt.oracle.exact.cases import Case, elements_of, memory
 
 RUNS, SECONDS = 150, 2.0
 SHAPES = 6  # shapes in a report
@@ -82,7 +82,7 @@ class Search:
     def rounded(self) -> None:
         """Round the numbers of few elements to few digits."""
         case, broken = self.case, self.broken
-        if broken.ratio is None or sum(x.size for x in case.params) > 4:
+        if broken.ratio is None or elements_of(case) > 4:
             return
         kept = {"master_params", *by_count(case.routine)}
         for bits in (1, 3, 6):

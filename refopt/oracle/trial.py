@@ -207,12 +207,6 @@ class Trial:
         same = {id(x): self.placed(x) for x in grads if x is not None}
         self.tried(run.step, [None if x is None else same[id(x)] for x in grads], found_inf, refill)
 
-    def save(self, run: Run) -> Any:
-        return self.tried(run.save)
-
-    def slow(self, run: Run, group: int | None = None) -> None:
-        self.tried(run.slow, group)
-
     def soil(self, shapes: Sequence[tuple[int, ...]], k: int) -> None:
         """Leave numbers in freed memory of the process that runs the steps."""
         there = getattr(self.subject, "soil", None)

@@ -16,16 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from refopt.checks.dtypes import name_of
+from refopt.checks.dtypes import SIZES, name_of
 
 MAXIMUM = 2**64 - 1  # from NaN to a number
-
-_INFINITY: dict[str, Any] = {
-    "float16": np.uint16(0x7C00),
-    "bfloat16": np.uint16(0x7F80),
-    "float32": np.uint32(0x7F800000),
-    "float64": np.uint64(0x7FF0000000000000),
-}
 
 
 def bits(a: Any) -> np.ndarray:
@@ -33,9 +26,9 @@ def bits(a: Any) -> np.ndarray:
     a = np.asarray(a)
     if a.dtype.kind == "u":
         return a
-    if name_of(a.dtype) not in _INFINITY:
-        raise TypeError(f"bits: expected one of {', '.join(_INFINITY)}, got {a.dtype}")
-    return a.view(_INFINITY[name_of(a.dtype)].dtype)
+    if name_of(a.dtype) not in SIZES:
+        raise TypeError(f"bits: expected one of {', '.join(SIZES)}, got {a.dtype}")
+    return a.view(f"u{a.itemsize}")
 
 
 def distance(a: Any, b: Any) -> np.ndarray:
@@ -43,41 +36,28 @@ def distance(a: Any, b: Any) -> np.ndarray:
 
     For unsigned integers it is their difference.
     """
-    x, y = _pair("distance", a, b)
-    infinity = _INFINITY.get(name_of(np.asarray(a).dtype))
-    ranks = (x, y) if infinity is None else (_number(x), _number(y))
+    x, y, x_nan, y_nan = _pair("distance", a, b)
+    ranks = (x, y) if np.asarray(a).dtype.kind == "u" else (_number(x), _number(y))
     p, q = (rank.astype(np.uint64) for rank in ranks)
     ulps = np.maximum(p, q) - np.minimum(p, q)
-    if infinity is None:
-        return ulps
-    x_nan, y_nan = _is_nan(x, infinity), _is_nan(y, infinity)
     return np.where(x_nan | y_nan, np.where(x_nan & y_nan, np.uint64(0), np.uint64(MAXIMUM)), ulps)
 
 
 def same_bits(a: Any, b: Any) -> np.ndarray:
     """Elementwise equality as numerics N4 defines it: the same bits, or NaN on both sides."""
-    x, y = _pair("same_bits", a, b)
-    infinity = _INFINITY.get(name_of(np.asarray(a).dtype))
-    if infinity is None:
-        return x == y
-    return (x == y) | (_is_nan(x, infinity) & _is_nan(y, infinity))
+    x, y, x_nan, y_nan = _pair("same_bits", a, b)
+    return (x == y) | (x_nan & y_nan)
 
 
-def _pair(name: str, a: Any, b: Any) -> tuple[np.ndarray, np.ndarray]:
+def _pair(name: str, a: Any, b: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The bits of two arrays, and which of their elements are NaN."""
     a, b = np.asarray(a), np.asarray(b)
     if a.dtype != b.dtype:
         raise TypeError(f"{name}: expected two arrays of one dtype, got {a.dtype} and {b.dtype}")
-    return bits(a), bits(b)
-
-
-def _sign(x: np.ndarray) -> Any:
-    return x.dtype.type(1 << (8 * x.itemsize - 1))
+    return bits(a), bits(b), np.isnan(a), np.isnan(b)
 
 
 def _number(x: np.ndarray) -> np.ndarray:
     """The rank of each number of its type; +0 follows -0."""
-    return np.where(x & _sign(x), ~x, x | _sign(x))
-
-
-def _is_nan(x: np.ndarray, infinity: Any) -> np.ndarray:
-    return (x & ~_sign(x)) > infinity
+    sign = x.dtype.type(1 << (8 * x.itemsize - 1))
+    return np.where(x & sign, ~x, x | sign)

@@ -26,7 +26,7 @@ class Peer(NamedTuple):
 
     states: Mapping[str, str]
     numbers: Mapping[str, str]
-    only: Mapping[str, Any]
+    only: Mapping[str, Any] = NONE
     switches: Mapping[str, str] = NONE
     choices: Mapping[str, Any] = NONE
     counts: bool = True

@@ -329,6 +329,7 @@ def test_a_case_comes_there_as_it_is():
     image = np.arange(40, dtype=np.uint8)
     shared = np.ndarray((4,), np.float32, image.data, 5)
     case = case.replace(grads=[case.grads[0].T.copy().T, shared, shared], steps=[{"lr": [1.0, np.float32(2)]}])
+    assert case.grads[0].strides == case.copy().grads[0].strides
     sender, receiver = memory.Sender(), memory.Receiver()
     there = receiver.unpack(sender.pack(case))
     assert there.grads[1] is there.grads[2] and there.routine is case.routine and there.steps == case.steps

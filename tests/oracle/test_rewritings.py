@@ -11,7 +11,6 @@ from refopt import cpu
 from refopt.catalog import ROUTINES
 from refopt.checks import flat
 from refopt.oracle.bound import sums
-from refopt.oracle.bound.evaluate import rule_of
 from refopt.oracle.exact.cases import runner
 from refopt.oracle.laws.step import example
 from refopt.oracle.subjects.function import Function
@@ -36,7 +35,7 @@ def rewritten(row, case, real, rng, chance):
         numbers["stored"] = lambda name, x: leaf(arrays["params"]) if name == "params" else x
     states = [number(arrays[name][0]) if name in row.scalars else leaf(arrays[name]) for name in carried]
     with np.errstate(all="ignore"):
-        results = evaluated(rule_of(row), [leaf(arrays["params"]), leaf(arrays["grads"]), *states], numbers, real, rng,
+        results = evaluated(row.rule, [leaf(arrays["params"]), leaf(arrays["grads"]), *states], numbers, real, rng,
                             chance)
     return {name: x for name, x in zip(("params", *carried), results, strict=True) if x is not None}
 

@@ -34,7 +34,7 @@ def distance(a, b):
 def test_zero_distance_is_same_bits(pair):
     a, b = pair
     assert distance(a, b) == distance(b, a) and (distance(a, b) == 0) == bool(ulp.same_bits(a, b))
-    assert distance(a, a) == 0 and ulp.same_bits(a, a)
+    assert distance(a, a) == 0 and ulp.same_bits(a, a) and ulp.same_bits(a, a.dtype.type(np.nan)) == np.isnan(a)
 
 
 @given(numbers(3, nan=False))

@@ -181,13 +181,13 @@ def test_planted_defects(optimizers, keras):  # noqa: F811
 @pytest.mark.parametrize("routine", FOUND)
 def test_which_routine(optimizers, routine):
     ours = {"amsgrad": "adam", "nesterov": "momentum"}.get(routine, routine)
-    found = oracle.identify(getattr(optimizers, PEERS[ours].name), **OPTIONS.get(routine, {}))
+    kinds = {name.lower(): x for name, x in vars(optimizers).items() if isinstance(x, type)}
+    found = oracle.identify(kinds["sgd" if ours == "momentum" else ours], **OPTIONS.get(routine, {}))
     assert found.routine == ours and found.dtype == "float64", str(found)
     assert NUMBERS.get(routine, "") in str(found)
     # Numbers are those of fp64, the learning rate among them.
     assert found.matches[0].off < (2.0**-22 if routine in NUMBERS else 2.0**-40)
-    for name, x in PEERS[ours].choices.items():
-        assert {**found.matches[0].numbers, **found.choices}.get(name, x) == x
+    assert (PEERS[ours].choices | found.matches[0].numbers | found.choices).items() >= PEERS[ours].choices.items()
     assert (found.matches[0].states == ("moment2_max",)) == (routine == "amsgrad")
 
 

@@ -26,7 +26,9 @@ Where there is no bound, the error is inf: a divisor that may be 0, a root of a 
 that may overflow. Comparisons are conditions (`branches`).
 """
 
+import operator
 from contextvars import ContextVar
+from functools import partialmethod
 from typing import Any
 
 import numpy as np
@@ -203,30 +205,16 @@ class Bounded:
             power = power * self if k else self
         return power
 
-    def _compared(self, other, holds):
-        """The condition that ``holds`` decides from the difference."""
+    def _compared(self, holds, other):
+        """The condition that ``holds`` decides from the difference and 0."""
         other = self.lift(other)
         difference, error = high(self.value - other.value), self.error + other.error
         certain = (abs(difference) > error * SLACK) | (error == 0)
-        return Condition(holds(difference), certain, self.arithmetic)
+        return Condition(holds(difference, 0), certain, self.arithmetic)
 
-    def __gt__(self, other):
-        return self._compared(other, lambda x: x > 0)
-
-    def __ge__(self, other):
-        return self._compared(other, lambda x: x >= 0)
-
-    def __lt__(self, other):
-        return self._compared(other, lambda x: x < 0)
-
-    def __le__(self, other):
-        return self._compared(other, lambda x: x <= 0)
-
-    def __eq__(self, other):
-        return self._compared(other, lambda x: x == 0)
-
-    def __ne__(self, other):
-        return self._compared(other, lambda x: x != 0)
+    __gt__, __ge__ = partialmethod(_compared, operator.gt), partialmethod(_compared, operator.ge)
+    __lt__, __le__ = partialmethod(_compared, operator.lt), partialmethod(_compared, operator.le)
+    __eq__, __ne__ = partialmethod(_compared, operator.eq), partialmethod(_compared, operator.ne)
 
     def __array_ufunc__(self, ufunc, method, *operands, **named):
         """The NumPy functions that rules use."""
@@ -320,7 +308,7 @@ def norm(x):
 
 
 UFUNCS: dict[Any, Any] = {
-    np.add: lambda x, y: x + y, np.subtract: lambda x, y: x - y, np.multiply: lambda x, y: x * y,
-    np.divide: lambda x, y: x / y, np.negative: lambda x: -x, np.absolute: abs, np.square: lambda x: x * x,
-    np.sqrt: sqrt, np.maximum: maximum, np.sign: sign, np.greater: lambda x, y: x > y, np.less: lambda x, y: x < y,
+    np.add: operator.add, np.subtract: operator.sub, np.multiply: operator.mul, np.divide: operator.truediv,
+    np.negative: operator.neg, np.absolute: abs, np.square: lambda x: x * x, np.sqrt: sqrt, np.maximum: maximum,
+    np.sign: sign, np.greater: operator.gt, np.less: operator.lt,
 }

@@ -22,7 +22,6 @@ from refopt.cpu.newton_schulz import by_gram
 from refopt.oracle.bound import bounded, iterations
 from refopt.oracle.bound.bounded import Arithmetic, Bounded
 from refopt.oracle.bound.branches import every_way
-from refopt.oracle.variants import variants_of
 from refopt.oracle.variants.muon import through_bf16
 
 
@@ -78,23 +77,13 @@ def _replaced(value: Any) -> Any:
     return rebound(value) if is_ours(value) else value
 
 
-def rule_of(routine: Routine) -> Callable[..., tuple]:
-    """The rule of a routine in `refopt.cpu`, with the same signature for all: (p, g, *states, *scalars, **numbers).
-
-    If the row has variants, their rule.
-    """
-    if of := variants_of(routine):
-        return of.rule
-    return routine.rule
-
-
 def as_stored(x: Bounded, dtype: np.dtype) -> Bounded:
     """The value read back from a slot with fewer bits; the bound also covers code that uses x itself."""
     if np.dtype(dtype) == x.dtype:
         return x
-    digits, least = {"float16": (11, 2.0**-24), "bfloat16": (8, 2.0**-133)}.get(np.dtype(dtype).name, (24, 2.0**-149))
+    digits, least = iterations.BITS[np.dtype(dtype).name]
     reach = bounded.size(x.value) + x.error
-    error = x.error + 2.0**-digits * reach + least / 2 * (reach > 0)
+    error = x.error + 2.0**-digits * reach + 2.0 ** (least - 1) * (reach > 0)
     return Bounded(x.value, error, x.arithmetic).signed_as(x)
 
 
@@ -151,7 +140,7 @@ def evaluate(
         values |= routine.matrix_arguments([arrays["params"]], {**numbers, **choices}, **own)[0]
     if not routine.elementwise:
         values["stored"] = _stored(routine, held, after or {}, lambda x: lift(x.astype(real)))
-    run = rebound(rule or rule_of(routine))
+    run = rebound(rule or routine.rule)
     token = bounded.CURRENT.set(arithmetic)
     try:
         with np.errstate(all="ignore"):

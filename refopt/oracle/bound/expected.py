@@ -1,12 +1,11 @@
 """What one step of a routine must leave in each slot: a value, and how far from it correct code may be."""
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from refopt import checks, cpu
+from refopt import checks
 from refopt.catalog import KNOWN
 from refopt.checks import flat
 from refopt.checks.arguments import chosen, whole
@@ -133,7 +132,8 @@ def expect(
             row.matrix_arguments(call.arrays["params"], call.hypers)
     except (TypeError, ValueError) as error:
         raise type(error)(str(error).replace(f"{row.merged_name}:", "expect:", 1)) from None
-    factor, skipped = gate["grad_factor"], _is_set(gate["found_inf"])
+    factor, flag = gate["grad_factor"], gate["found_inf"]
+    skipped = flag is not None and flag.reshape(-1)[0] != 0
     expected: dict[str, list[Any]] = {slot.name: [] for slot in row.slots if slot.written}
     expected["exact_params"] = []
     of_gate = {} if factor is None else {"grad_factor": factor.reshape(-1)[0]}
@@ -142,8 +142,9 @@ def expect(
         if skipped or i not in call.active:
             one = unchanged(row, arrays)
         else:
-            numbers, choices = _split(row, call.hyper_of(i))
-            one = expected_of(row, arrays, numbers | of_gate, choices, depth=depth, rule=rule)
+            hypers = call.hyper_of(i)
+            choices = {name: hypers.pop(name) for name in row.choices}
+            one = expected_of(row, arrays, hypers | of_gate, choices, depth=depth, rule=rule)
         for name, list_ in expected.items():
             list_.append(one.get(name))
     return {name: list_ for name, list_ in expected.items() if any(x is not None for x in list_)}
@@ -197,37 +198,20 @@ def _depth(sum_of: Any) -> sums.Depth:
     return sums.declared(whole("expect: sum_of", sum_of, least=0))
 
 
-def _split(row: Routine, hypers: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Numbers and choices."""
-    numbers = {name: x for name, x in hypers.items() if name not in row.choices}
-    return numbers, {name: hypers[name] for name in row.choices}
-
-
-def _is_set(flag: Any) -> bool:
-    return flag is not None and flag.reshape(-1)[0] != 0
-
-
-def _defaults(row: Routine) -> dict[str, Any]:
-    """The defaults of the merged function and of the variants' arguments, by name."""
-    parameters = inspect.signature(getattr(cpu, row.merged_name)).parameters
-    defaults = {name: parameter.default for name, parameter in parameters.items()}
-    more = row.defaults | dict.fromkeys(row.slot_names)
-    return row.parted(defaults | {name: value for name, value in more.items() if name not in defaults})[0]
-
-
 def _arguments(row: Routine, named: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The slots and the numbers and choices, with the defaults of the merged function."""
-    defaults = _defaults(row)
+    """The slots and the numbers and choices, with their defaults."""
+    defaults = row.parted(row.defaults)[0]
     for name in named:
-        if name not in defaults:
+        if name not in (*row.slot_names, *defaults, *GATE):
             raise TypeError(f"expect: {name}: expected an argument of {row.merged_name}, got one that it does not take")
-    for name, default in defaults.items():
-        if name not in named and default is inspect.Parameter.empty:
+    required = [slot.name for slot in row.slots if not slot.optional] + [x for x in defaults if defaults[x] is None]
+    for name in required:
+        if name not in named:
             raise TypeError(f"expect: {name}: expected it, got none")
-    filled = {name: named.get(name, default) for name, default in defaults.items()}
+    slots = {name: named.get(name) for name in row.slot_names}
+    filled = {name: named.get(name, x) for name, x in defaults.items()}
     of = variants_of(row)
     for name in of.counted if of else ():
-        if filled[name] != defaults[name] and filled[STEP_NUMBER.name] is None:
+        if filled[name] != defaults[name] and slots[STEP_NUMBER.name] is None:
             raise TypeError(f"expect: {STEP_NUMBER.name}: expected arrays of one element, for {name}, got none")
-    slots = {name: filled.pop(name) for name in row.slot_names}
-    return slots, {name: value for name, value in filled.items() if name not in GATE}
+    return slots, filled

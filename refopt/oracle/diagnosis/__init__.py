@@ -12,7 +12,7 @@ from refopt.oracle.diagnosis.explain import UNWRITTEN, Explainer
 from refopt.oracle.diagnosis.failure import Failure
 from refopt.oracle.diagnosis.hypothesis import base_rule
 from refopt.oracle.diagnosis.weighing import ENOUGH, Explanation
-from refopt.oracle.exact.cases import Case, memory
+from refopt.oracle.exact.cases import Case, elements_of, memory
 from refopt.oracle.source import legend
 from refopt.oracle.trial import Trial
 
@@ -57,7 +57,7 @@ def pattern_of(trial: Trial, failures: Sequence[Failure]) -> str:
     cases = [x.case for x in failures if x.is_bounded and x.size[1] <= LARGEST]
     if not cases:
         return ""
-    case = max(cases, key=_elements)
+    case = max(cases, key=elements_of)
     try:
         got = trial.run(case)
     except Exception:
@@ -137,8 +137,4 @@ def _by_hypotheses(
 
 
 def is_small(case: Case) -> bool:
-    return _elements(case) <= MOST
-
-
-def _elements(case: Case) -> int:
-    return sum(x.size for x in case.params)
+    return elements_of(case) <= MOST

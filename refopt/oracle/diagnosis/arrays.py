@@ -64,8 +64,7 @@ def _in_dtype(row: Routine, slot: Slot, dtype: str) -> Iterator[Hypothesis]:
 
 def _started(s: Situation, name: str) -> Situation | None:
     """A state that is 1 before the first step."""
-    x = s.arrays.get(name)
-    return None if x is None or s.case.count != 1 else s._replace(arrays=s.arrays | {name: np.ones_like(x)})
+    return _read(s, name, np.ones_like) if s.case.count == 1 else None
 
 
 def _clipped(s: Situation, by: str) -> Situation | None:
@@ -87,15 +86,17 @@ def _read(s: Situation, name: str, by: Callable[[Any], Any]) -> Situation | None
 
 
 def _without_master(s: Situation) -> Situation | None:
-    master = s.arrays.get("master_params")
-    if master is None or master.dtype == np.uint16:
-        return None
-    return s._replace(arrays=s.arrays | {"master_params": s.arrays["params"].astype(master.dtype)})
+    return _read(s, "master_params", lambda x: s.arrays["params"].astype(x.dtype)) if has_master(s) else None
 
 
 def _apart(s: Situation) -> Situation | None:
+    return s._replace(apart=True) if has_master(s) else None
+
+
+def has_master(s: Situation) -> bool:
+    """Whether the tensor has a master, other than a remainder."""
     master = s.arrays.get("master_params")
-    return None if master is None or master.dtype == np.uint16 else s._replace(apart=True)
+    return master is not None and master.dtype != np.uint16
 
 
 def _of_tensor(s: Situation, name: str, which: Callable[[int, int], int]) -> Situation | None:
@@ -119,9 +120,8 @@ def _narrow(s: Situation, name: str, dtype: str) -> Situation | None:
 
 def _through(s: Situation, name: str, dtype: str) -> Situation | None:
     x = s.arrays.get(name)
-    if x is None or SIZES[dtype] >= x.dtype.itemsize:
-        return None
-    return s._replace(arrays=s.arrays | {name: x.astype(numpy_dtype(dtype)).astype(x.dtype)})
+    narrow = x is not None and SIZES[dtype] < x.dtype.itemsize
+    return _read(s, name, lambda x: x.astype(numpy_dtype(dtype)).astype(x.dtype)) if narrow else None
 
 
 def of_precision() -> Iterator[Hypothesis]:

@@ -14,7 +14,7 @@ from refopt.oracle.bound import sums
 from refopt.oracle.broken import Broken, Skipped
 from refopt.oracle.diagnosis.failure import Failure
 from refopt.oracle.diagnosis.growth import indefinite
-from refopt.oracle.exact.cases import Case, memory, runner
+from refopt.oracle.exact.cases import Case, copied, elements_of, memory, runner
 from refopt.oracle.trial import Trial
 from refopt.oracle.variants import step_of
 from refopt.oracle.wrong import MORE, OF
@@ -134,7 +134,7 @@ def _step_by_step(subject: Any, case: Case, given: Callable[[Case], Case]) -> Ou
 def _gradients(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
     """Gradients that a step overwrites, or keeps as states."""
     cases = [x.case for x in failures if len(x.case.steps) == 1 and any(g is not None and g.size for g in x.case.grads)]
-    case = min(cases, key=lambda x: sum(p.size for p in x.params)) if cases else trial.case([7, 5], count=2)
+    case = min(cases, key=elements_of) if cases else trial.case([7, 5], count=2)
     mine = case.copy()
     got = trial.run_in_place(mine)
     pairs = [(i, x, y) for i, (x, y) in enumerate(zip(case.grads, mine.grads, strict=True)) if x is not None]
@@ -149,9 +149,7 @@ def _gradients(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
         return
 
     def protected(subject: Any, case: Case) -> Outcome:
-        copies = lambda x: x.replace(grads=[g if g is None else g.copy() for g in x.grads])  # noqa: E731
-        return {name: [x if x is None else x.copy() for x in values]
-                for name, values in _step_by_step(subject, case, copies).items()}
+        return copied(_step_by_step(subject, case, lambda x: x.replace(**copied({"grads": x.grads}))))
 
     texts = [f"{name} aliases the gradient: the gradient's own array is kept as the state" for name in states]
     said = [x.key for x in failures if re.match(r"grads\[|the lists", str(x.broken))]
@@ -187,8 +185,7 @@ def _strides(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
 def _index(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
     """An index that wraps at a power of two, so that later elements are mistaken for the first ones."""
     for failure in sorted((x for x in failures if x.is_bounded and x.size[1] <= LARGEST), key=lambda x: x.size):
-        i = failure.broken.where.tensor if failure.broken.where else 0
-        size = failure.case.params[i].size
+        i, size = failure.tensor, failure.case.params[failure.tensor].size
         for n in [2**bits for bits in BITS if 2**bits < size < 2 * 2**bits]:
             got, expected = trial.run(failure.case), trial.expected(failure.case, i, sums.random_data)["params"]
             wrong = np.ravel(memory(expected.ratio(got["params"][i]))) > 1

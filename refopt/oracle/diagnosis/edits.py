@@ -9,7 +9,7 @@ import functools
 import itertools
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from refopt.catalog import Routine
 from refopt.oracle.diagnosis.hypotheses import Hypothesis, base_rule
@@ -34,11 +34,11 @@ def of_rule(row: Routine) -> tuple[Hypothesis, ...]:
     rule = base_rule(row)
     hypotheses: list[Hypothesis] = []
     for function in formulas(rule):
-        for change in _changes(source(function)):
-            edited = compiled(function, change.tree)
+        for text, tree in _changes(source(function)):
+            edited = compiled(function, tree)
             if edited is not None:
                 changed = substituted(rule, {function: edited})
-                hypotheses.append(Hypothesis(change.text, partial(_with, rule=changed, base=rule), "edit"))
+                hypotheses.append(Hypothesis(text, partial(_with, rule=changed, base=rule), "edit"))
     return tuple(hypotheses)
 
 
@@ -46,19 +46,14 @@ def _with(s: Situation, rule: Rule, base: Rule) -> Situation | None:
     return s._replace(rule=rule) if s.rule is base else None
 
 
-class Change(NamedTuple):
-    text: str
-    tree: ast.FunctionDef
-
-
-def _changes(tree: ast.FunctionDef) -> Iterator[Change]:
-    """Each change of an expression of a function."""
+def _changes(tree: ast.FunctionDef) -> Iterator[tuple[str, ast.FunctionDef]]:
+    """Each change of an expression of a function: what it is, and the function with it."""
     nodes = [(node, statement) for statement in tree.body for node in ast.walk(statement)]
     for k, (node, statement) in enumerate(nodes):
         if isinstance(node, ast.expr) and not isinstance(getattr(node, "ctx", None), ast.Store):
             for after in _instead(node):
                 text = f"as if `{text_of(node)}` were `{text_of(after)}`{within(statement, node)}"
-                yield Change(text, replaced_node(tree, k, after))
+                yield text, replaced_node(tree, k, after)
     yield from _old_values(tree)
 
 
@@ -142,7 +137,7 @@ def _root(node: ast.expr) -> ast.expr:
     return ast.Call(ast.Attribute(ast.Name("np", ast.Load()), "sqrt", ast.Load()), [node], [])
 
 
-def _old_values(tree: ast.FunctionDef) -> Iterator[Change]:
+def _old_values(tree: ast.FunctionDef) -> Iterator[tuple[str, ast.FunctionDef]]:
     """The value of a parameter before the step, where it has been reassigned."""
     parameters = {x.arg for x in (*tree.args.posonlyargs, *tree.args.args)}
     assigned: set[str] = set()
@@ -156,6 +151,6 @@ def _old_values(tree: ast.FunctionDef) -> Iterator[Change]:
                 first = ast.parse(f"{node.id}{OLD} = {node.id}").body[0]
                 mine.body.insert(0, first)
                 text = f"`{node.id}` as it was before the step in `{text_of(statement)}`"
-                yield Change(text, mine)
+                yield text, mine
         stored = {x.id for x in ast.walk(statement) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
         assigned |= stored & parameters

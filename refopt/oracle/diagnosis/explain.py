@@ -10,7 +10,6 @@ import numpy as np
 from refopt.oracle.diagnosis import edits, operands
 from refopt.oracle.diagnosis.hypotheses import Hypothesis, named, scaled, without_update
 from refopt.oracle.diagnosis.weighing import ENOUGH, FIRST, PARTLY, SPOILT, Explanation, Weighing
-from refopt.oracle.trial import Trial
 
 SHARES = {"edit": 0.75, "pair": 0.7}  # of the work that is left, for kinds of hypotheses that are many
 UNWRITTEN = "elements are not written: they keep their old values"
@@ -27,7 +26,7 @@ class Explainer(Weighing):
 
     def __init__(self, *evidence: Any) -> None:
         super().__init__(*evidence)
-        self.named = [h for h in named(self.row) if all(_has(self.trial, x) for x in h.needs)]
+        self.named = [h for h in named(self.row) if all(self.trial.takes(x) or x in self.trial.fixed for x in h.needs)]
 
     def explanations(self, known: Sequence[str] = ()) -> list[Explanation]:
         """Those that explain the first law in full, and the most others; else those that explain part of it.
@@ -164,8 +163,3 @@ def _full(explanations: list[Explanation]) -> list[Explanation]:
     full = [x for x in explanations if x.share >= ENOUGH]
     best = sorted(full, key=lambda x: (-len(x.laws), -x.share, x.spoilt, not x.text.endswith("not written")))
     return list({x.text: x for x in best[::-1]}.values())[::-1]
-
-
-def _has(trial: Trial, name: str) -> bool:
-    """Whether the subject has a number or choice, as an argument or fixed."""
-    return trial.subject.takes(name) or name in trial.fixed

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from refopt.oracle.broken import Broken
-from refopt.oracle.exact.cases import Case
+from refopt.oracle.exact.cases import Case, elements_of
 
 
 class Failure(NamedTuple):
@@ -22,9 +22,14 @@ class Failure(NamedTuple):
         return self.law, self.broken.kind
 
     @property
+    def tensor(self) -> int:
+        """The tensor that is wrong; the first one if that is not known."""
+        return self.broken.where.tensor if self.broken.where else 0
+
+    @property
     def size(self) -> tuple[int, int]:
         """The number of tensors and of elements of its case."""
-        return len(self.case), sum(x.size for x in self.case.params)
+        return len(self.case), elements_of(self.case)
 
     @property
     def is_bounded(self) -> bool:

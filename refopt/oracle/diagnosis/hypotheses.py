@@ -13,13 +13,13 @@ from refopt.checks.rows import Routine
 from refopt.cpu.reduce import sum_of_squares
 from refopt.oracle import variants
 from refopt.oracle.bound.bounded import Bounded
-from refopt.oracle.bound.evaluate import rule_of
+from refopt.oracle.bound.iterations import BITS
 from refopt.oracle.bound.values import size
 from refopt.oracle.cases import DECAYS
-from refopt.oracle.diagnosis.arrays import of_arrays, of_precision
+from refopt.oracle.diagnosis.arrays import has_master, of_arrays, of_precision
 from refopt.oracle.diagnosis.hypothesis import Hypothesis, base_rule
 from refopt.oracle.diagnosis.numbers import of_numbers, of_steps
-from refopt.oracle.diagnosis.situation import DIGITS, Rule, Situation
+from refopt.oracle.diagnosis.situation import Rule, Situation
 from refopt.oracle.exact.cases import Case, memory
 from refopt.oracle.wrong import MORE, OF, Wrong, limits, norms
 
@@ -136,7 +136,7 @@ def _loosened(s: Situation, off: float | None) -> Situation | None:
     dtype = s.arrays["grads"].dtype
     if (off is None) != (dtype.itemsize < s.arrays["params"].dtype.itemsize):
         return None
-    return _around(_nearly, off=2.0 ** (1 - DIGITS[dtype.name][0]) if off is None else off)(s)._replace(loose=True)
+    return _around(_nearly, off=2.0 ** (1 - BITS[dtype.name][0]) if off is None else off)(s)._replace(loose=True)
 
 
 def _nearly(p: Any, *arrays: Any, rule: Rule, off: float, lr: Any, **numbers: Any) -> tuple:
@@ -214,8 +214,7 @@ def _gradients(row: Routine) -> Iterator[Hypothesis]:
 
 
 def _decayed_by_rounded(s: Situation, name: str, by: str) -> Situation | None:
-    master = s.arrays.get("master_params")
-    if master is None or master.dtype == np.uint16 or not s.numbers[name]:
+    if not has_master(s) or not s.numbers[name]:
         return None
     return _around(_of_rounded, rounded=memory(s.arrays["params"]).astype(s.real), name=name, by=by)(s)
 
@@ -249,4 +248,4 @@ def _with_rule(s: Situation, wrong: Wrong) -> Situation | None:
     both = wrong._replace(how={**before, **wrong.how}) if before else wrong  # type: ignore[dict-item]
     if before and len(both.how) < len(before) + len(wrong.how):  # type: ignore[arg-type]
         return None
-    return s._replace(rule=both.of(rule_of(s.row), catalog.KNOWN[s.row.name].rule), loose=s.loose or wrong.rough)
+    return s._replace(rule=both.of(s.row.rule, catalog.KNOWN[s.row.name].rule), loose=s.loose or wrong.rough)

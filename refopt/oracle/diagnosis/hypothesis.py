@@ -8,7 +8,6 @@ import numpy as np
 
 from refopt.checks.rows import Routine
 from refopt.cpu.adam import descend, moments
-from refopt.oracle.bound.evaluate import rule_of
 from refopt.oracle.diagnosis.situation import Rule, Situation
 from refopt.oracle.source import substituted
 
@@ -31,7 +30,7 @@ class Hypothesis(NamedTuple):
 @functools.cache
 def base_rule(row: Routine) -> Rule:
     """The rule as in papers, with all of its source available."""
-    return substituted(rule_of(row), {descend: descend_as_in_the_paper, moments: moments_one_by_one})
+    return substituted(row.rule, {descend: descend_as_in_the_paper, moments: moments_one_by_one})
 
 
 def moments_one_by_one(g, m, u, *, beta1, beta2):

@@ -14,11 +14,11 @@ from refopt.oracle.bound import sums
 from refopt.oracle.bound.bounded import Arithmetic, Bounded, high, roundings_of, size
 from refopt.oracle.bound.evaluate import evaluate
 from refopt.oracle.bound.expected import Expected, stored
+from refopt.oracle.bound.iterations import BITS
 from refopt.oracle.exact.cases import Case, memory
 
 Rule = Callable[..., tuple]
 NONE = -1000
-DIGITS = {"float16": (11, 2.0**-24), "bfloat16": (8, 2.0**-133), "float32": (24, 2.0**-149)}
 
 
 class Inputs(NamedTuple):
@@ -83,8 +83,8 @@ class Situation(NamedTuple):
         roundings = roundings_of(self.row)
         of = Arithmetic(self.real, roundings, depth=sums.random_data, regroups=True, flushes=self.flushes, inputs=True)
         if self.worked:
-            digits, least = DIGITS[self.worked]
-            of.rounding, of.least = 2.0**-digits, 2 * least
+            digits, least = BITS[self.worked]
+            of.rounding, of.least = 2.0**-digits, 2.0 ** (least + 1)
             of.unit = of.unit_of_sums = 2 * of.rounding
         # Powers are those of the numbers that the rule should have.
         right = cases.true_scalars(
@@ -92,10 +92,13 @@ class Situation(NamedTuple):
         )
         used = {}
         for name, known in right.items():
-            power = self._power(name, of) if name in self.powers or self.of_powers else known
-            if power is None:
-                return None
-            used[name] = power
+            used[name] = known
+            if name in self.powers or self.of_powers:
+                power = self._power(name)
+                if power is None:
+                    return None
+                error = 2 * of.rounding * size(power)
+                used[name] = Bounded(power, np.float64(error), of) if error else of.exact(0.0)
         choices = {name: value for name, value in self.choices.items() if name != "rounding"}
 
         def bounds(scalars: dict[str, Bounded]) -> dict[str, Bounded]:
@@ -172,32 +175,20 @@ class Situation(NamedTuple):
         wide: dict[str, Any] = {}
         for name, x in self.arrays.items():
             if name in cases.by_count(self.row):
-                wide[name] = self._plain_power(name)
-                if wide[name] is None:
+                power = self._power(name)
+                if power is None:
                     return None
+                wide[name] = np.float64(high(power))
             elif x is not None:
                 one = name in self.row.scalars
                 wide[name] = np.float64(x.reshape(-1)[0]) if one else memory(x).astype(np.float64)
         return wide
 
-    def _plain_power(self, name: str) -> Any:
+    def _power(self, name: str) -> Any:
+        """The true value of a power, or a similar scalar, in another step; 0 for step ``NONE``."""
         count = self.powers.get(name, self.case.count)
         if count < 1:
-            return np.float64(0) if count == NONE else None
-        return np.float64(high(self._true_power(name, count)))
-
-    def _power(self, name: str, of: Arithmetic) -> Bounded | None:
-        """The value of a power, or a similar scalar, in another step; 0 for step ``NONE``."""
-        count = self.powers.get(name, self.case.count)
-        if count == NONE:
-            return of.exact(0.0)
-        if count < 1:
-            return None
-        value = self._true_power(name, count)
-        return Bounded(value, np.float64(2 * of.rounding * size(value)), of)
-
-    def _true_power(self, name: str, count: int) -> Any:
-        """The value of a scalar before step ``count``."""
+            return 0.0 if count == NONE else None
         numbers = self.case.numbers_of(self.tensor) | dict(self.of_powers)
         return cases.truth(self.row, name, numbers, self.case.choices, count, self.real)
 

@@ -71,7 +71,7 @@ class Weighing:
         failures = [x for x in failures if not _is_skipped(x.case)]
         for law in dict.fromkeys(x.law for x in failures):
             cases = spread([x for x in failures if x.law == law], OTHERS if tensors else FIRST)
-            tensors += [t for x in cases for t in tensors_of(trial, x.case, _tensor_of(x), law)]
+            tensors += [t for x in cases for t in tensors_of(trial, x.case, x.tensor, law)]
         right, wrong = ([x for x in tensors if x.is_wrong == is_wrong] for is_wrong in (False, True))
         moved = [x for x in (x.without_unchanged() for x in wrong) if x.is_wrong]
         self.moved = bool(moved and wrong) and moved[0].law == wrong[0].law
@@ -268,10 +268,6 @@ class Weighing:
 def _is_skipped(case: Case) -> bool:
     """Whether the step must be skipped."""
     return any(np.any(step.get("found_inf")) for step in case.steps)
-
-
-def _tensor_of(failure: Failure) -> int:
-    return failure.broken.where.tensor if failure.broken.where else 0
 
 
 def _axes(wrong: Sequence[Tensor], spoilt: Sequence[Tensor]) -> str:

@@ -135,29 +135,32 @@ def scaled(case: Case, factor: float, *slots: str) -> Case:
 
 def storages() -> list[tuple[str, ...]]:
     """Dtypes of p, g, states and master other than fp32 throughout."""
-    both = [
+    return _there(
         ("float64", "float64", "float64"),
         ("float64", "float32", "float64"),
         ("float16", "float16", "float16"),
         ("float16", "float16", "float32", "float32"),
         ("float32", "float16", "float32"),
-    ]
-    if not has("bfloat16"):
-        return both
-    brain = ("bfloat16", "bfloat16", "float32")
-    return [*both, brain, (*brain, "float32"), ("float16", "bfloat16", "float32", "float32")]
+        ("bfloat16", "bfloat16", "float32"),
+        ("bfloat16", "bfloat16", "float32", "float32"),
+        ("float16", "bfloat16", "float32", "float32"),
+    )
 
 
 def stochastic() -> list[tuple[str, ...]]:
     """Dtypes with some to which a step can round stochastically."""
-    brain = "bfloat16"
-    if not has("bfloat16"):
-        return []
-    return [(brain,) * 3, (brain, brain, "float32", "float32"), (brain, "float32", brain, "uint16")]
+    return _there(
+        ("bfloat16", "bfloat16", "bfloat16"),
+        ("bfloat16", "bfloat16", "float32", "float32"),
+        ("bfloat16", "float32", "bfloat16", "uint16"),
+    )
 
 
 def remainders() -> list[tuple[str, ...]]:
     """Dtypes with a 16-bit remainder in place of a master."""
-    if not has("bfloat16"):
-        return []
-    return [("bfloat16", "bfloat16", "float32", "uint16"), ("bfloat16", "float32", "bfloat16", "uint16")]
+    return _there(("bfloat16", "bfloat16", "float32", "uint16"), ("bfloat16", "float32", "bfloat16", "uint16"))
+
+
+def _there(*kinds: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Those of some dtypes that NumPy has here."""
+    return [kind for kind in kinds if "bfloat16" not in kind or has("bfloat16")]

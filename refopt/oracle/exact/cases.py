@@ -52,7 +52,7 @@ class Case:
 
     def copy(self) -> "Case":
         """The same case with copies of the arrays, in the same memory order."""
-        return self.replace(**{name: values and _copies(values) for name, values in self.slots.items()})
+        return self.replace(**copied(self.slots))
 
     def fill(self, other: "Case") -> None:
         """Overwrite the arrays with those of a case of the same shapes."""
@@ -121,6 +121,11 @@ def memory(x: np.ndarray) -> np.ndarray:
     return elements
 
 
+def elements_of(case: Case) -> int:
+    """The number of elements of all its tensors."""
+    return sum(x.size for x in case.params)
+
+
 def has(dtype: str) -> bool:
     """Whether NumPy has the dtype in this installation."""
     return not lacking(dtype)
@@ -147,13 +152,17 @@ def runner(merged_step: Callable[..., None]) -> Run:
             slots = {name: values and list(values) for name, values in case.slots.items()}
             positional, named = arguments(case.routine, slots)
             merged_step(*positional, **named, **hyper, **case.choices)
-        for slot in case.routine.slots:
-            if not slot.written:
-                kept = {slot.name: before.lists()[slot.name]}
-                assert_same(kept, case.lists(), "must not be written")
+        assert_unwritten(before, case)
         return case.outcome()
 
     return run
+
+
+def assert_unwritten(before: Case, after: Case) -> None:
+    """Raise an AssertionError if a step has written what it only reads."""
+    for slot in before.routine.slots:
+        if not slot.written:
+            assert_same({slot.name: before.lists()[slot.name]}, after.lists(), "must not be written")
 
 
 def assert_same(expected: Outcome, got: Outcome, clause: str) -> None:
@@ -182,5 +191,8 @@ def assert_same(expected: Outcome, got: Outcome, clause: str) -> None:
                 )
 
 
-def _copies(arrays: Sequence[np.ndarray | None]) -> list[Any]:
-    return [None if x is None else x.copy(order="K") for x in arrays]
+def copied(lists: Mapping[str, list[Any] | None], order: Any = "K") -> dict[str, Any]:
+    """Slots with copies of the arrays, by default in the same memory order."""
+    return {
+        name: values and [None if x is None else x.copy(order=order) for x in values] for name, values in lists.items()
+    }

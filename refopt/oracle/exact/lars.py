@@ -15,11 +15,8 @@ STEP = dict(lr=0.5, mu=0.9, lars_coeff=0.7, lars_weight_decay=0.3, epsilon=0.11,
 
 
 def make(
-    sizes: list[int],
-    dtypes: tuple[str, ...] = ("float32",) * 3,
-    seed: int = 0,
-    steps: list[dict[str, Any]] | None = None,
-    **choices: Any,
+    sizes: list[int], dtypes: tuple[str, ...] = ("float32",) * 3, seed: int = 0,
+    steps: list[dict[str, Any]] | None = None, **choices: Any,
 ) -> Case:
     """A LARS case of flat tensors. ``dtypes`` are those of p, g, v and, if there is one, the master."""
     return build.make(LARS_MOMENTUM, sizes, dtypes, seed, [STEP] if steps is None else steps, **choices)

@@ -10,7 +10,6 @@ from refopt import checks
 from refopt.catalog import Routine
 from refopt.cpu.merged import run, tensors
 from refopt.oracle import cases
-from refopt.oracle.bound.evaluate import rule_of
 from refopt.oracle.exact.cases import has
 
 # Choices that do not matter in fp64, or within eight steps, and which of their values are tried.
@@ -69,7 +68,7 @@ def off(
     ).replace(params=[x.copy() for x in params])
     case = case.replace(**{name: [np.ones_like(x) for x in case.lists()[name]] for name in of.ones})
     call = checks.check(of.row, case.slots, {**of.numbers, **of.choices}, checks.host_array)
-    every_tensor = tensors(rule_of(of.row), call)
+    every_tensor = tensors(of.row.rule, call)
     worst = 0.0
     for k, (of_step, expected) in enumerate(zip(grads, came, strict=True)):
         for grad, x in zip(case.grads, of_step, strict=True):

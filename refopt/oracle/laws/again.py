@@ -36,15 +36,14 @@ def in_a_row(trial: Trial) -> Iterator[Try]:
     if still := undecayed(trial):  # a state may then be the gradient's own array
         yield Try(f"{STEPS} steps without decay", lambda: repeated(trial.case(SIZES, None, **still)), one_by_one)
     yield Try(f"{STEPS} steps of other numbers", lambda: changing(trial, trial.case(SIZES)), one_by_one)
-    betas = [name for name in ("beta1", "beta2") if name in trial.numbers() and trial.takes(name)]
-    if betas := [name for name in betas if name not in trial.fixed]:
+    if betas := [name for name in ("beta1", "beta2") if free(trial, name)]:
         yield Try(f"{STEPS} steps of other betas", lambda: _scheduled(trial.case(SIZES), betas), one_by_one)
     yield Try("other tensors between", lambda: trial.case(SIZES, count=2), between)
 
 
 def undecayed(trial: Trial) -> dict[str, Any]:
     """Numbers without decay, as far as the step takes them."""
-    return {name: 0.0 for name in DECAYS if name in trial.numbers() and free(trial, name)}
+    return {name: 0.0 for name in DECAYS if free(trial, name)}
 
 
 def row_of_steps(trial: Trial, case: Case) -> None:
@@ -93,9 +92,9 @@ def resume(trial: Trial) -> Iterator[Try]:
         run = trial.start(data.params)
         for k, of in enumerate(data.grads):
             if k == slowed:
-                trial.slow(run)
+                trial.tried(run.slow)
             if k in stops:
-                saved, now = trial.save(run), trial.outcome(run)["params"]
+                saved, now = trial.tried(run.save), trial.outcome(run)["params"]
                 trial.run(Data([-x for x in data.params], [[x + x for x in of] for of in data.grads[:2]]))
                 run = trial.start(now, saved)
             trial.step(run, of)
@@ -135,12 +134,12 @@ def independent(
     for of in data.grads[:before]:
         trial.step(first, of)
         trial.step(alone, of)
-    now, state, of_file = trial.outcome(first)["params"], trial.tried(saved, first), trial.save(first)
+    now, state, of_file = trial.outcome(first)["params"], trial.tried(saved, first), trial.tried(first.save)
     runs = [first, trial.start(now, state), trial.start(now, state)]
     expected = [alone, trial.start(now, of_file), trial.start(now, of_file)]
     if slowed is not None:
-        trial.slow(runs[slowed])
-        trial.slow(expected[slowed])
+        trial.tried(runs[slowed].slow)
+        trial.tried(expected[slowed].slow)
     for k in turns * 2:
         stood = [trial.outcome(run) for run in runs]
         trial.step(runs[k], data.grads[before + k])

@@ -5,7 +5,7 @@ from functools import partial
 
 from refopt.oracle.broken import Broken, Skipped
 from refopt.oracle.cases import NEUTRAL
-from refopt.oracle.exact.cases import Case, Outcome, assert_same
+from refopt.oracle.exact.cases import Case, Outcome, assert_unwritten
 from refopt.oracle.exact.examples import examples, gated
 from refopt.oracle.exact.laws import LAWS as BITS
 from refopt.oracle.exact.laws import reference
@@ -63,9 +63,7 @@ def same_bits(trial: Trial, case: Case) -> None:
     def run(one: Case) -> Outcome:
         mine = one.copy()
         got = trial.run_in_place(mine)
-        for slot in one.routine.slots:
-            if not slot.written:
-                assert_same({slot.name: one.lists()[slot.name]}, mine.lists(), "must not be written")
+        assert_unwritten(one, mine)
         absent = {slot.name for slot in one.routine.slots if slot.written and one.slots[slot.name] is None}
         return {name: [None] * len(one) for name in absent} | got
 

@@ -56,7 +56,7 @@ def of_runs(trial: Trial) -> Iterator[Try]:
         for of in data.grads[:steps]:
             trial.step(run, of, 0.0)
         if loaded:
-            run = trial.start(trial.outcome(run)["params"], trial.save(run))
+            run = trial.start(trial.outcome(run)["params"], trial.tried(run.save))
         if skipped:
             trial.step(run, [lost(x) for x in data.params], 1.0)
         return run

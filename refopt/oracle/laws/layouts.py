@@ -8,7 +8,7 @@ import numpy as np
 
 from refopt.oracle.broken import Broken, Misconduct, Skipped
 from refopt.oracle.cases import in_one_order
-from refopt.oracle.exact.cases import Case
+from refopt.oracle.exact.cases import Case, copied
 from refopt.oracle.laws import gate, numbers
 from refopt.oracle.laws.law import Law, Try, both, of_bound, of_runs
 from refopt.oracle.laws.step import of_row
@@ -73,10 +73,7 @@ def transposed(trial: Trial, turned: str) -> Case:
     case = trial.case([(4, 5), (2, 3, 7)], count=2)
     states = [slot.name for slot in trial.row.slots[2:]]
     named = {"": ["params", "grads", *states], "states": states}.get(turned, [turned])
-    return case.replace(**{
-        name: [x if x is None else x.copy(order="F") for x in values]
-        for name in named if (values := case.slots[name]) is not None
-    })
+    return case.replace(**copied({name: case.slots[name] for name in named}, "F"))
 
 
 def of_places(trial: Trial) -> Iterator[Try]:

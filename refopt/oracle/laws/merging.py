@@ -56,8 +56,8 @@ def merging(trial: Trial) -> Iterator[Try]:
         """Groups of two learning rates."""
         run, runs = trial.start(of.params, apart=True), [trial.start([p]) for p in of.params]
         for i in (1, 3):
-            trial.slow(run, i)
-            trial.slow(runs[i])
+            trial.tried(run.slow, i)
+            trial.tried(runs[i].slow)
         for grads in of.grads:
             trial.step(run, grads)
             for one, g in zip(runs, grads, strict=True):

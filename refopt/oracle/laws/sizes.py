@@ -9,6 +9,7 @@ from refopt.oracle.bound import sums
 from refopt.oracle.exact.cases import Case
 from refopt.oracle.laws import matrices
 from refopt.oracle.laws.law import Law, Try, of_bound
+from refopt.oracle.laws.step import free
 from refopt.oracle.trial import Trial
 
 TAILS = (*range(1, 34), 63, 65, 127, 129, 255, 257, 511, 513, 1023, 1025, 2047, 2049, 4097)
@@ -42,8 +43,8 @@ def uneven(trial: Trial, size: int, name: str) -> Case:
     A sum that starts with them may be off by n roundings, since all other terms are small in comparison. Little decay
     keeps the norm of a parameter out of the divisor.
     """
-    taken = [name for name in DECAYS if name in trial.numbers() and trial.takes(name) and name not in trial.fixed]
-    case = trial.case([size], None, **dict.fromkeys(taken, LITTLE))  # type: ignore[arg-type]
+    little = {name: LITTLE for name in DECAYS if free(trial, name)}
+    case = trial.case([size], None, **little)  # type: ignore[arg-type]
     x = case.slots[name][0].copy()  # type: ignore[index]
     x[size // 2 :] *= x.dtype.type(4)
     x[-3:] *= x.dtype.type(2.0 ** (size.bit_length() // 2))

@@ -61,19 +61,19 @@ def _of_sizes(trial: Trial) -> Iterator[Try]:
         yield Try(f"{name} zero", partial(zeroed, trial, (name,)), trial.hold)
     # The parameter is the update alone, and corrections are near 1, so a factor shows if it is a few ULPs off.
     yield Try(f"params zero, step {COUNTS[-1]}", partial(zeroed, trial, ("params",), COUNTS[-1]), trial.hold)
-    small = {name: x for name, x in SMALL.items() if name in trial.numbers() and free(trial, name)}
+    small = {name: x for name, x in SMALL.items() if free(trial, name)}
     for label, scales in SCALES.items():
         count = 1 if label.startswith("small gradients") else 3  # without larger numbers in the states
         yield Try(label, partial(scaled, trial, scales, small, count), trial.hold)
-    late = {name: 0.0 for name in ("beta1",) if name in trial.numbers() and free(trial, name)}
+    late = {name: 0.0 for name in ("beta1",) if free(trial, name)}
     large = SCALES["large gradients"]
     yield Try(f"large gradients, step {LATE}", partial(scaled, trial, large, late, LATE), trial.hold)
     yield Try("everything zero", partial(zeroed, trial, ("params", "grads"), count=1), trial.hold)
 
 
 def free(trial: Trial, name: str) -> bool:
-    """Whether cases may give a number any value."""
-    return trial.takes(name) and name not in trial.fixed
+    """Whether cases may give a number of the routine any value."""
+    return name in trial.numbers() and trial.takes(name) and name not in trial.fixed
 
 
 def scaled(trial: Trial, scales: dict[str, float], numbers: dict[str, float], count: int) -> Case:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from refopt.oracle.broken import Broken
-from refopt.oracle.exact.cases import Case, Outcome, memory
+from refopt.oracle.exact.cases import Case, Outcome, copied, memory
 from refopt.oracle.laws.law import Law, Try
 from refopt.oracle.laws.step import numbers_of_example
 from refopt.oracle.trial import Trial
@@ -74,7 +74,7 @@ def anew(trial: Trial, case: Case) -> None:
 def refilled(trial: Trial, case: Case) -> None:
     """The same if the same arrays hold other data, as after loading a checkpoint."""
     mine, other = case.copy(), _others(trial, case)
-    before = {name: [None if x is None else x.copy() for x in xs] for name, xs in trial.run_in_place(mine).items()}
+    before = copied(trial.run_in_place(mine))
     mine.fill(other)
     _held(trial, other, trial.run_in_place(mine.replace(steps=other.steps, count=other.count)), before)
 

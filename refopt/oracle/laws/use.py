@@ -41,9 +41,9 @@ def of_cases(trial: Trial) -> Iterator[Try]:
 
 def _slow(trial: Trial, count: int) -> dict[str, Any]:
     """Averages so long that their corrections depend visibly on the number of the step."""
-    usual, k = trial.numbers(), count.bit_length()
+    k = count.bit_length()
     slow = {"beta1": 1 - 2.0 ** (1 - k), "beta2": 1 - 2.0**-k} if k < 20 else {}
-    return {name: x for name, x in slow.items() if name in usual and free(trial, name)}
+    return {name: x for name, x in slow.items() if free(trial, name)}
 
 
 def late(trial: Trial, count: int) -> Case:
@@ -89,8 +89,8 @@ def of_runs(trial: Trial) -> Iterator[Try]:
         run, runs = trial.start(parts[0].params), [trial.start(x.params) for x in parts]
         for k, of in enumerate(data.grads):
             if k == 2:
-                trial.slow(run)
-                trial.slow(runs[0])
+                trial.tried(run.slow)
+                trial.tried(runs[0].slow)
                 trial.tried(run.add, [trial.placed(x) for x in parts[1].params])
             trial.step(run, of if k >= 2 else of[:2])
             for one, x in zip(runs, parts[: k // 2 + 1], strict=False):
@@ -105,7 +105,7 @@ def of_runs(trial: Trial) -> Iterator[Try]:
         for of in data.grads[:2]:
             trial.step(run, of)
         others = [x + x for x in data.params]
-        plain = trial.start(others, trial.save(run))
+        plain = trial.start(others, trial.tried(run.save))
         trial.tried(run.put, others)
         for of in data.grads[2:]:
             trial.step(run, of)

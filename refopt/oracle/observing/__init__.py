@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refopt.oracle.exact.cases import Case, Outcome
+from refopt.oracle.exact.cases import Case, Outcome, copied
 from refopt.oracle.observing import starts
 from refopt.oracle.observing.callers import Callers, watch_threads
 from refopt.oracle.observing.paths import known_paths, paths_of
@@ -64,16 +64,12 @@ def observe(subject: Subject, case: Case, before: Surroundings | None = None, re
     if callers.removed:
         changed.append("sys.setprofile: expected the same profiler as before, got another")
     changed += changes(before)
-    got, later = _copied(got), None
+    got, later = copied(got), None
     if rest:
         _wait(threads)
         later = _later(subject, case, got)
     paths = tuple(ran) if known_paths(subject) else None
     return Seen(got, later, tuple(callers.seen), tuple(changed), tuple(_altered(numbers, case.steps)), paths)
-
-
-def _copied(got: Outcome) -> Outcome:
-    return {name: [None if x is None else x.copy(order="K") for x in values] for name, values in got.items()}
 
 
 def _wait(threads: set[threading.Thread]) -> None:
@@ -101,7 +97,7 @@ def _later(subject: Any, case: Case, got: Outcome) -> Outcome | None:
         for name in got
         for x, y in zip(got[name], now[name], strict=True)
     )
-    return None if same else _copied(now)
+    return None if same else copied(now)
 
 
 def _altered(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[str]:

@@ -75,7 +75,7 @@ def _settings() -> Iterator[tuple[str, Any]]:
     yield "sys.getrecursionlimit()", sys.getrecursionlimit()
     yield "sys.gettrace()", sys.gettrace()
     yield "os.getcwd()", os.getcwd()
-    yield "signal handlers", {s.name: _handler(s) for s in signal.Signals}
+    yield "signal handlers", {s.name: repr(signal.getsignal(s)) for s in signal.Signals}
     yield "signal.getitimer()", signal.getitimer(signal.ITIMER_REAL)[0] > 0
     torch = sys.modules.get("torch")
     if hasattr(torch, "get_default_dtype"):
@@ -88,10 +88,6 @@ def _settings() -> Iterator[tuple[str, Any]]:
 def _blanket() -> int:
     """How many filters ignore all warnings."""
     return sum(1 for x in warnings.filters if x[1] is None and x[2] is Warning and x[3] is None and x[0] == "ignore")
-
-
-def _handler(of: signal.Signals) -> str:
-    return repr(signal.getsignal(of))
 
 
 def _digest(data: bytes) -> str:

@@ -24,35 +24,33 @@ class SubjectAnswers:
 
     def __init__(self, subject: Any) -> None:
         self.subject, self.receiver = subject, Receiver()
-        # The last successful work on cases and on runs, to repeat.
-        self.good_case: Callable[[], object] | None = None
-        self.good_run: Callable[[], object] | None = None
-        self.runs: dict[int, Any] = {}  # and state dictionaries
-        self.begun: dict[int, list[Any]] = {}  # how a run was started, until one of its steps has succeeded
+        self.good: Callable[[], object] | None = None  # successful work, to repeat
+        self.held: dict[int, Any] = {0: subject}  # runs and state dictionaries as well
+        self.begun: dict[int, list[Any]] = {}  # how a run was started, until a step of one has succeeded
         self.before = surroundings()
         watch_threads()
         starts.watch()  # a step may start a process in its first call, and use it in others
 
     def to(
-        self, what: str, number: int, packed: Packed | None, arguments: Sequence[Any], dropped: Sequence[int]
+        self, what: str, number: int, kept: int, packed: Packed | None, arguments: Sequence[Any], dropped: Sequence[int]
     ) -> bytes:
         """Do what is requested, of the subject or of a run by its number: the result, or the error.
 
-        An error says whether work that succeeded before then fails, too.
+        A result is held here instead if ``kept`` is a number for it. An error says whether work that succeeded before
+        then fails, too.
         """
         for key in dropped:
-            self.runs.pop(key, None)
+            self.held.pop(key, None)
             self.begun.pop(key, None)
         try:
             with np.errstate(all="ignore"):
                 if packed is None:
-                    value = self._done(what, number, arguments)
+                    value = self._done(what, number, kept, arguments)
                 else:
                     value = self._of_case(what, packed, *arguments)
                 return pickle.dumps(("value", value))
         except BaseException as error:
-            good = self.good_run if packed is None else self.good_case
-            return pickle.dumps(("raised", raised(error, spoiled=is_failure(error) and _fails(good))))
+            return pickle.dumps(("raised", raised(error, spoiled=is_failure(error) and self._is_spoiled())))
 
     def described(self) -> dict[str, Any]:
         """The properties of a subject."""
@@ -67,42 +65,37 @@ class SubjectAnswers:
         else:
             value = self.subject.run(case), bool(getattr(self.subject, "replaced", False))
         if len(packed.contents) <= SMALL:
-            self.good_case = lambda: self.subject.run(Receiver().unpack(packed))
+            self.good = lambda: self.subject.run(Receiver().unpack(packed))
         return self.receiver.pack(value)
 
-    def _done(self, what: str, number: int, arguments: Sequence[Any]) -> Any:
+    def _done(self, what: str, number: int, kept: int, arguments: Sequence[Any]) -> Any:
         if what == "soil":
             shapes, dtype, k = arguments
             return soiled(shapes, numpy_dtype(dtype), k)
-        if number == 0:
-            return getattr(self.subject, what)(*arguments)
-        if what == "state_dict":
-            self.runs[arguments[0]] = state_dict_of(self.runs[number])
-            return None
-        arguments = [self.runs[x.number] if isinstance(x, Held) else x for x in arguments]
-        mine = _copied(arguments) if self.good_run is None and what in ("start", "step") else None
-        if what == "start":
-            self.runs[number] = self.subject.start(*arguments)
-            if mine:
-                self.begun[number] = mine
-            return None
-        value = getattr(self.runs[number], what)(*arguments)
-        if what == "step" and mine and number in self.begun:
-            begun, given = self.begun[number], mine
-            self.good_run = lambda: self.subject.start(*_copied(begun)).step(*_copied(given))
+        arguments = [self.held[x.number] if isinstance(x, Held) else x for x in arguments]
+        mine = _copied(arguments) if self.good is None and what in ("start", "step") else []
+        of = self.held[number]
+        value = state_dict_of(of) if what == "state_dict" else getattr(of, what)(*arguments)
+        if mine and kept:
+            self.begun[kept] = mine
+        elif mine and number in self.begun:
+            begun = self.begun[number]
+            self.good = lambda: self.subject.start(*_copied(begun)).step(*_copied(mine))
             self.begun.clear()
-        return value
+        if not kept:
+            return value
+        self.held[kept] = value
+        return None
 
-
-def _fails(again: Callable[[], object] | None) -> bool:
-    """Whether work that succeeded before now fails."""
-    try:
-        with np.errstate(all="ignore"):
-            if again is not None:
-                again()
-    except BaseException as error:
-        return is_failure(error)
-    return False
+    def _is_spoiled(self) -> bool:
+        """Whether work that succeeded before now fails."""
+        try:
+            with np.errstate(all="ignore"):
+                if self.good is not None:
+                    self.good()
+        except BaseException as error:
+            return is_failure(error)
+        return False
 
 
 def _copied(arguments: Sequence[Any]) -> list[Any]:

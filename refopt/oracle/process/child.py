@@ -70,15 +70,23 @@ class Raised(NamedTuple):
 
 def spawned(connection: int, *ends: int) -> NoReturn:
     """The main function of a child that was not forked; the first message is its task."""
-    with contextlib.suppress(BaseException):
-        channel = Connection(connection)
-        live(channel, ends, lambda: pickle.loads(channel.recv_bytes()))
-    os._exit(1)
+    channel = Connection(connection)
+    live(channel, ends, lambda: pickle.loads(channel.recv_bytes()))
 
 
-def live(channel: Connection, ends: tuple[int, ...], task: Callable[[], Task], threads: bool = True) -> None:
+def live(channel: Connection, ends: tuple[int, ...], task: Callable[[], Task], threads: bool = True) -> NoReturn:
     """Answer until the other side closes. Signals and output of this process do not reach the other side."""
-    _settle(*ends)
+    try:
+        _settle(*ends)
+        _serve(channel, task, threads)
+    except BaseException:
+        with contextlib.suppress(BaseException):
+            sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(1)
+
+
+def _serve(channel: Connection, task: Callable[[], Task], threads: bool) -> None:
     try:
         of = task()
         _try_threads(threads)
@@ -98,7 +106,7 @@ def live(channel: Connection, ends: tuple[int, ...], task: Callable[[], Task], t
         answer = answers.to(*request)
         if os.getpid() != pid:  # a process that the step has forked, and that has returned
             os._exit(1)
-        _flush()
+        flush()
         channel.send_bytes(answer)
 
 
@@ -120,7 +128,7 @@ def _stream(fd: int, mode: str) -> Any:
     return open(fd, mode, closefd=False, buffering=1, errors="replace")
 
 
-def _flush() -> None:
+def flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()

@@ -32,6 +32,11 @@ class Place(NamedTuple):
     strides: tuple[int, ...]
     dtype: str
 
+    @classmethod
+    def of(cls, x: np.ndarray, number: int, start: int) -> "Place":
+        """That of an array in memory that starts at an address."""
+        return cls(number, _address(x) - start, x.shape, x.strides, _name(x.dtype))
+
     def array(self, whole: np.ndarray) -> np.ndarray:
         """The array in its memory, which is given as bytes."""
         return np.ndarray(self.shape, numpy_dtype(self.dtype), whole.data, self.offset, self.strides)
@@ -104,8 +109,7 @@ class Sender:
             if id(root) not in numbers:
                 numbers[id(root)] = len(self.roots)
                 self.roots.append(root)
-            offset = 0 if root is x else _address(x) - _address(root)
-            found = Place(numbers[id(root)], offset, x.shape, x.strides, _name(x.dtype))
+            found = Place.of(x, numbers[id(root)], _address(root))
             self.arrays.setdefault(found, x)
             return found
 
@@ -159,8 +163,8 @@ class Receiver:
         if not x.size or at < 0:
             return None
         start, number = self.starts[at]
-        inside = _address(x) - start < self.memories[number][0].size
-        return Place(number, _address(x) - start, x.shape, x.strides, _name(x.dtype)) if inside else None
+        found = Place.of(x, number, start)
+        return found if found.offset < self.memories[number][0].size else None
 
 
 def _bytes(x: np.ndarray) -> np.ndarray:

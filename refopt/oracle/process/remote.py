@@ -4,11 +4,11 @@ The laws, and all that they compare, stay in this process.
 """
 
 import builtins
+import functools
 import pickle
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from refopt.oracle.exact.cases import Case, Outcome
@@ -43,7 +43,7 @@ class Remote:
         self.longest = 0.0
         self.described: Mapping[str, Any] = {}
         self.replaced = False
-        self.known: dict[Any, Any] = {}
+        self.known = functools.cache(self.request)  # for answers that never change
         self.last = 0  # number of a run
         self.dropped: list[int] = []
 
@@ -76,15 +76,11 @@ class Remote:
         self.worker = Worker(self.task, self.way, quiet)
         self.sender = Sender()
         try:
-            kind, value = pickle.loads(self.worker.ask(None, THREADS if quiet else START))
+            kind, value = pickle.loads(self.asked(None, THREADS if quiet else START))
         except Ended as ended:
-            self.worker = None
             if quiet:
                 lost.append(True)
             raise NotThere(f"by {self.way}: {ended}") from None
-        except BaseException:
-            self.close()
-            raise
         if kind == "ready":
             kind, value = pickle.loads(self.asked(None, max(START, self.deadline)))
         if kind == "raised":
@@ -105,7 +101,7 @@ class Remote:
     def __getattr__(self, name: str) -> Any:
         described = self.__dict__.get("described", {})
         if name == "stores" and described.get("has_stores"):
-            return self._stores
+            return functools.partial(self.known, "stores")
         if name in described:
             return described[name]
         raise AttributeError(name)
@@ -152,27 +148,25 @@ class Remote:
             raise value.kind(value.text)
         raise type(value.name, (value.kind,), {})(value.text)
 
-    def request(self, what: str, *arguments: Any, case: Case | None = None, number: int = 0) -> Any:
-        """What a method of the subject, or of a run by its number, gives there; a case is written here, too."""
+    def request(
+        self, what: str, *arguments: Any, case: Case | None = None, number: int = 0, kept: bool = False
+    ) -> Any:
+        """What a method of the subject, or of a run by its number, gives there; a case is written here, too.
+
+        If it is ``kept`` there, this is a `RemoteRun`.
+        """
         self.anew()
         packed = None if case is None else self.sender.pack(case)
+        self.last += kept
         dropped, self.dropped = self.dropped, []
         started = time.monotonic()
-        answer = self.asked((what, number, packed, arguments, dropped))
+        answer = self.asked((what, number, self.last if kept else 0, packed, arguments, dropped))
         self.longest = max(self.longest, time.monotonic() - started)
-        return self.value(answer)
+        value = self.value(answer)
+        return RemoteRun(self, self.last) if kept else value
 
     def takes(self, what: str) -> bool:
-        return bool(self._known("takes", what))
-
-    def _stores(self, dtype: str) -> Any:
-        return self._known("stores", dtype)
-
-    def _known(self, what: str, argument: str) -> Any:
-        """A cached answer, which never changes."""
-        if (what, argument) not in self.known:
-            self.known[what, argument] = self.request(what, argument)
-        return self.known[what, argument]
+        return bool(self.known("takes", what))
 
     def run(self, case: Case) -> Outcome:
         """Take the steps of a case there, and write their results here."""
@@ -184,10 +178,7 @@ class Remote:
         return self.request("observe", rest, case=case)
 
     def start(self, params: Sequence[Placed], saved: Any = None, apart: bool = False) -> Any:
-        self.last += 1
-        given = Held(saved.number) if isinstance(saved, RemoteRun) else saved
-        self.request("start", list(params), given, apart, number=self.last)
-        return RemoteRun(self, self.last)
+        return self.request("start", list(params), saved, apart, kept=True)
 
     def soil(self, shapes: Sequence[tuple[int, ...]], dtype: str, k: int) -> None:
         """Leave numbers in freed memory there."""
@@ -206,20 +197,18 @@ class RemoteRun:
     def __del__(self) -> None:
         self.of.dropped.append(self.number)
 
+    def __reduce__(self) -> tuple[type[Held], tuple[int]]:
+        return Held, (self.number,)
+
     def _ask(self, what: str, *arguments: Any) -> Any:
         if self.of.worker is not self.worker:
             raise Ended("the end of its process in an earlier call", [])
-        return self.of.request(what, *arguments, number=self.number)
-
-    def state_dict(self) -> "RemoteRun":
-        self.of.last += 1
-        self._ask("state_dict", self.of.last)
-        return RemoteRun(self.of, self.of.last)
+        return self.of.request(what, *arguments, number=self.number, kept=what == "state_dict")
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return partial(self._ask, name)
+        return functools.partial(self._ask, name)
 
 
 def _interruption(raised: Raised) -> BaseException:

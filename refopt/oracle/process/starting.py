@@ -1,6 +1,5 @@
 """Choosing where steps run: in a separate process, which may be kept for several checks, or in this one."""
 
-import atexit
 import contextlib
 import importlib
 import sys
@@ -88,8 +87,6 @@ class Kept:
         """Keep a process instead of the one before."""
         if Kept.current is not None:
             Kept.current.end()
-        elif not _at_exit:
-            _at_exit.append(atexit.register(_end_current))
         Kept.current, self.remote, self.task = self, remote, task
 
     def end(self) -> None:
@@ -97,11 +94,3 @@ class Kept:
         if self.remote is not None:
             remote, self.remote = self.remote, None
             remote.end()
-
-
-_at_exit: list[Any] = []
-
-
-def _end_current() -> None:
-    if Kept.current is not None:
-        Kept.current.end()

@@ -1,6 +1,5 @@
 """The parent's side: a child process, messages to it, deadlines, and how it has ended."""
 
-import contextlib
 import os
 import pickle
 import signal
@@ -35,39 +34,38 @@ class Worker:
         self.quiet, self.tail = quiet, ""
         self.status: int | None = None
         self.channel, theirs = Pipe()
-        self.streams: dict[int, str] = {}
-        ends = []
-        for name in ("stdout", "stderr"):
-            read, write = os.pipe()
-            os.set_blocking(read, False)
-            self.streams[read] = name
-            ends.append(write)
+        pipes = {name: os.pipe() for name in ("stdout", "stderr")}
+        self.streams = {read: name for name, (read, _) in pipes.items()}
+        ends = tuple(write for _, write in pipes.values())
         try:
             start = self._spawn if way == SPAWN else partial(self._fork, threads=way != ALONE)
-            self.pid = start(task, theirs, (ends[0], ends[1]))
+            self.pid = start(task, theirs, ends)
         finally:
             theirs.close()
             for end in ends:
                 os.close(end)
 
-    def _fork(self, task: Task, channel: Connection, ends: tuple[int, int], threads: bool) -> int:
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):
-                stream.flush()
+    def _fork(self, task: Task, channel: Connection, ends: tuple[int, ...], threads: bool) -> int:
+        def given() -> Task:
+            self._close()  # the parent's ends
+            return task
+
+        child.flush()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about threads: the child does not use their locks
             pid = os.fork()
-        if pid:
-            return pid
-        _live(self, task, channel, ends, threads)
+        if not pid:
+            child.live(channel, ends, given, threads)
+        return pid
 
-    def _spawn(self, task: Task, channel: Connection, ends: tuple[int, int]) -> int:
+    def _spawn(self, task: Task, channel: Connection, ends: tuple[int, ...]) -> int:
         numbers = channel.fileno(), *ends
         code = "import sys; sys.path[:] = {!r}; from refopt.oracle.process import child; child.spawned({}, {}, {})"
         command = [sys.executable, "-c", code.format(sys.path, *numbers)]
-        self.popen = subprocess.Popen(command, pass_fds=numbers, stdin=subprocess.DEVNULL)
+        popen = subprocess.Popen(command, pass_fds=numbers, stdin=subprocess.DEVNULL)
+        popen.returncode = 0  # `_reaped` waits for it instead
         self.channel.send_bytes(pickle.dumps(task))
-        return self.popen.pid
+        return popen.pid
 
     def ask(self, message: Any, seconds: float) -> bytes:
         """Send a message, unless it is ``None``, and return the answer; raises `Ended`."""
@@ -75,58 +73,43 @@ class Worker:
         try:
             if message is not None:
                 self.channel.send(message)
-            return self._answer(until, seconds)
+            while self.channel not in self._ready(min(until - time.monotonic(), POLL), self.channel):
+                if time.monotonic() >= until:
+                    self._over(f"nothing within {seconds:g} s, and ended it", signal.SIGABRT)
+                if self._reaped():
+                    self._over("")
+            self.quiet = False
+            return self.channel.recv_bytes()
         except (EOFError, OSError) as error:
             self._over(type(error).__name__)
 
-    def _answer(self, until: float, seconds: float) -> bytes:
-        while True:
-            left = until - time.monotonic()
-            ready = wait([self.channel, *self.streams], max(0.0, min(left, POLL)))
-            for fd in self.streams.keys() & {x for x in ready if isinstance(x, int)}:
-                self._forward(fd)
-            if self.channel in ready:
-                self.quiet = False
-                return self.channel.recv_bytes()
-            if left <= 0:
-                self._over(f"nothing within {seconds:g} s, and ended it", signal.SIGABRT)
-            if self._reaped():
-                self._over("")
-
-    def _forward(self, fd: int) -> None:
-        """Forward its output to that of this process."""
-        try:
+    def _ready(self, seconds: float, *more: Connection) -> list[Any]:
+        """What can be read within some seconds; output is forwarded to that of this process."""
+        ready = wait([*more, *self.streams], max(0.0, seconds))
+        for fd in self.streams.keys() & {*ready}:
             data = os.read(fd, 2**16)
-        except BlockingIOError:
-            return
-        if not data:
-            os.close(fd)
-            del self.streams[fd]
-            return
-        text, name = data.decode(errors="replace"), self.streams[fd]
-        self.tail = (self.tail + text)[-KEPT:]
-        stream = getattr(sys, name)
-        if stream is not None and not self.quiet:
-            stream.write(text)
-            stream.flush()
+            stream = getattr(sys, self.streams[fd])
+            if not data:
+                os.close(fd)
+                del self.streams[fd]
+            text = data.decode(errors="replace")
+            self.tail = (self.tail + text)[-KEPT:]
+            if stream is not None and not self.quiet:
+                stream.write(text)
+                stream.flush()
+        return ready
 
     def _over(self, what: str, signum: int = 0) -> NoReturn:
         """End it, if it has not ended, and raise `Ended` with the cause and its last output."""
         late = bool(signum)
         if late and not self._reaped():  # on this signal faulthandler prints its stack
             os.kill(self.pid, signum)
-        self._wait_for_end(GRACE)
-        for fd in list(self.streams):
-            self._forward(fd)
-        status = self._kill()
-        raise Ended(what if late else _of_status(status, what), _last(self.tail), late=late)
-
-    def _wait_for_end(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
+        until = time.monotonic() + GRACE
         while not self._reaped() and time.monotonic() < until:
-            for fd in [x for x in wait(list(self.streams), 0.01) if isinstance(x, int)]:
-                self._forward(fd)
-            time.sleep(0.005)
+            self._ready(0.01)
+        self.close()
+        assert self.status is not None
+        raise Ended(what if late else _of_status(self.status, what), _last(self.tail), late=late)
 
     def _reaped(self) -> bool:
         if self.status is None:
@@ -135,42 +118,19 @@ class Worker:
                 self.status = os.waitstatus_to_exitcode(status)
         return self.status is not None
 
-    def _kill(self) -> int:
+    def close(self) -> None:
+        """End it."""
         while not self._reaped():
             os.kill(self.pid, signal.SIGKILL)
             time.sleep(0.002)
+        self._ready(0.0)
         self._close()
-        assert self.status is not None
-        return self.status
-
-    def close(self) -> None:
-        """End it."""
-        for fd in list(self.streams):
-            with contextlib.suppress(OSError):
-                self._forward(fd)
-        self._kill()
 
     def _close(self) -> None:
-        if hasattr(self, "popen"):
-            self.popen.returncode = self.status
         self.channel.close()
         for fd in self.streams:
             os.close(fd)
         self.streams = {}
-
-
-def _live(worker: Worker, task: Task, channel: Connection, ends: tuple[int, int], threads: bool) -> NoReturn:
-    """The main function of a forked child."""
-    try:
-        worker.channel.close()
-        for fd in worker.streams:
-            os.close(fd)
-        child.live(channel, ends, lambda: task, threads)
-    except BaseException:
-        with contextlib.suppress(BaseException):
-            sys.excepthook(*sys.exc_info())
-    finally:
-        os._exit(1)
 
 
 def _of_status(status: int, what: str) -> str:

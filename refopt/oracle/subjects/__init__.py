@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from refopt.catalog import Routine
@@ -65,6 +66,8 @@ def _of_library(
 ) -> Any:
     """An optimizer of a library that has been imported; ``None`` for anything else."""
     found: Any = None
+    if isinstance(subject, partial) and isinstance(subject.func, type) and not subject.args:
+        subject, options = subject.func, {**subject.keywords, **options}
     if (keras := sys.modules.get("keras")) is not None:  # before optax, since both have learning_rate
         from refopt.oracle.subjects.keras import of_keras
 

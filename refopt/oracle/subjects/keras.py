@@ -102,8 +102,6 @@ def of_keras(
         return None
     base = keras.optimizers.Optimizer
     make: Callable[..., Any] = subject
-    if isinstance(subject, partial) and isinstance(subject.func, type) and not subject.args:
-        make, options = subject.func, {**subject.keywords, **options}
     of_class = isinstance(subject, base) or (isinstance(make, type) and issubclass(make, base))
     if row is not None:
         if of_class:

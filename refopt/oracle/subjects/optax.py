@@ -25,7 +25,7 @@ from refopt.oracle.memory import Placed
 from refopt.oracle.subject import Lacks, Wrong
 from refopt.oracle.subjects.arrays import Jax
 from refopt.oracle.subjects.names import public_name, refusing
-from refopt.oracle.subjects.optax_peers import PEERS, SWITCHED
+from refopt.oracle.subjects.optax_peers import NEGATIVE, PEERS, SWITCHED
 from refopt.oracle.subjects.run import LibraryRun
 from refopt.oracle.subjects.shared import as_told, check_dtypes, is_initial
 
@@ -83,7 +83,7 @@ class OptaxOptimizer:
         """Find the states, and what the options or the rule fix."""
         row, peer = self.row, PEERS[self.row.name]
         self.states = {ours: self.names.get(ours, theirs) for ours, theirs in peer.states.items()}
-        self.switches, self.negative = peer.switches, peer.negative
+        self.switches, self.negative = peer.switches, NEGATIVE.get(row.name)
         self.fixed = {ours: x for ours, x in peer.choices.items() if self.numbers.get(ours) not in self.accepts}
         self.fixed |= {ours: self._option(ours, x) for ours, x in self.numbers.items() if x in self.options}
         self.fixed[FLUSHES] = True  # XLA sets processors so that subnormal numbers are 0
@@ -218,7 +218,7 @@ class OptaxOptimizer:
 
     def _signed(self, ours: str, x: Any) -> Any:
         """A slot with optax's sign: optax adds some velocities that refopt subtracts."""
-        return -x if ours in self.negative else x
+        return -x if ours == self.negative else x
 
     def _outcome(self, case: Case, params: list, leaves: Mapping[tuple[str, int | None], Any]) -> Outcome:
         got: Outcome = {"params": [self.arrays.back(p) for p in params]}

@@ -1,30 +1,12 @@
-"""The optax function for each routine, with its variants, and the names of its states and numbers there."""
+"""The optax function for each routine, with its variants, and the names of its states and numbers there.
+
+``states`` of a `Peer` are fields of a state, ``numbers`` arguments of a function, or choices that it leaves to its
+caller; ``choices`` hold unless an argument changes them.
+"""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
 
-from refopt.state.peers import NONE
-
-
-class Peer(NamedTuple):
-    """A routine in optax. Mappings are from refopt's names to optax's, except ``choices`` and ``only``.
-
-    Attributes:
-        states: the fields of a state.
-        numbers: the arguments of a function that are numbers, and the choices that it leaves to its caller.
-        choices: the choices and numbers with which the routine's rule is optax's, unless an argument changes it.
-        switches: the arguments that turn on an optional state.
-        only: the value that an argument must have, by optax's name, for the rule to be the routine's.
-        negative: the states with the opposite sign there, since optax adds updates.
-    """
-
-    states: Mapping[str, str]
-    numbers: Mapping[str, str]
-    choices: Mapping[str, Any] = NONE
-    switches: Mapping[str, str] = NONE
-    only: Mapping[str, Any] = NONE
-    negative: tuple[str, ...] = ()
-
+from refopt.state.peers import Peer
 
 LR = {"lr": "learning_rate"}
 BETAS = LR | {"beta1": "b1", "beta2": "b2", "epsilon": "eps"}
@@ -37,49 +19,52 @@ PEERS = {
     "sgd": Peer({}, LR, only={"momentum": None}),
     "momentum": Peer({"velocities": "trace"}, LR | {"mu": "momentum", "use_nesterov": "nesterov"}),
     "adam": Peer(
-        MOMENTS | {"moment2_max": "nu_max"}, BETAS | ROOT, {"epsilon_at": "corrected", "max_of": "corrected"},
-        only=PLAIN | CORRECTED,
+        MOMENTS | {"moment2_max": "nu_max"}, BETAS | ROOT, PLAIN | CORRECTED,
+        choices={"epsilon_at": "corrected", "max_of": "corrected"},
     ),
-    "adamw": Peer(MOMENTS, BETAS | ROOT | {"coeff": "weight_decay"}, {"epsilon_at": "corrected"}, only=PLAIN),
+    "adamw": Peer(MOMENTS, BETAS | ROOT | {"coeff": "weight_decay"}, PLAIN, choices={"epsilon_at": "corrected"}),
     "lion": Peer({"moment": "mu"}, LR | {"beta1": "b1", "beta2": "b2", "coeff": "weight_decay"}),
     "rmsprop": Peer(
         {"mean_square": "nu", "velocity": "trace", "mean_grad": "mu"},
         LR | {"rho": "decay", "mu": "momentum", "epsilon": "eps", "epsilon_at": "eps_in_sqrt"},
-        {"epsilon_at": "inside"}, {"mean_grad": "centered"},
-        only=PLAIN | {"initial_scale": 0.0, "bias_correction": False}, negative=("velocity",),
+        PLAIN | {"initial_scale": 0.0, "bias_correction": False}, {"mean_grad": "centered"}, {"epsilon_at": "inside"},
     ),
     "adadelta": Peer(
         {"avg_squared_grad": "e_g", "avg_squared_update": "e_x"},
-        LR | DECAY | {"rho": "rho", "epsilon": "eps"}, {"decay": "l2"},
+        LR | DECAY | {"rho": "rho", "epsilon": "eps"}, choices={"decay": "l2"},
     ),
-    "lamb": Peer(MOMENTS, BETAS | DECAY, {"always_adapt": True}, only={"eps_root": 0.0}),
+    "lamb": Peer(MOMENTS, BETAS | DECAY, {"eps_root": 0.0}, choices={"always_adapt": True}),
     "novograd": Peer(
-        {"moment": "mu", "second_moment": "nu"}, BETAS | DECAY,
-        {"grad_averaging": False, "first_norm": "by_number"}, only={"eps_root": 0.0},
+        {"moment": "mu", "second_moment": "nu"}, BETAS | DECAY, {"eps_root": 0.0},
+        choices={"grad_averaging": False, "first_norm": "by_number"},
     ),
     "lars_momentum": Peer(
         {"velocities": "trace"},
         LR | {"mu": "momentum", "lars_coeff": "trust_coefficient", "lars_weight_decay": "weight_decay",
               "epsilon": "eps"},
-        {"adapt": "norms", "grad_norm": "decayed"}, only=PLAIN, negative=("velocities",),
+        PLAIN, choices={"adapt": "norms", "grad_norm": "decayed"},
     ),
     "adagrad": Peer(
         {"moment": "sum_of_squares"}, LR | {"epsilon": "eps", "initial_accumulator": "initial_accumulator_value"},
-        {"epsilon_at": "inside"},
+        choices={"epsilon_at": "inside"},
     ),
-    "adamax": Peer({"moment": "mu", "inf_norm": "nu"}, BETAS | DECAY, {"epsilon_at": "gradient", "decay": "decoupled"}),
+    "adamax": Peer(
+        {"moment": "mu", "inf_norm": "nu"}, BETAS | DECAY, choices={"epsilon_at": "gradient", "decay": "decoupled"}
+    ),
     # Without a schedule.
     "nadam": Peer(
-        MOMENTS, BETAS | DECAY, {"decay_base": 0.0, "decay": "decoupled"}, only={"nesterov": True, "eps_root": 0.0}
+        MOMENTS, BETAS | DECAY, {"nesterov": True, "eps_root": 0.0}, choices={"decay_base": 0.0, "decay": "decoupled"}
     ),
     "muon": Peer(
         {"velocities": "mu"},
         LR | DECAY | {"mu": "beta", "epsilon": "eps", "iterations": "ns_steps", "use_nesterov": "nesterov"},
-        {"lookahead": "corrected", "outputs": "columns", "epsilon_is": "added", "compute": "float32"},
-        only={"adaptive": False, "preconditioning": "frobenius", "consistent_rms": None},
+        {"adaptive": False, "preconditioning": "frobenius", "consistent_rms": None},
+        choices={"lookahead": "corrected", "outputs": "columns", "epsilon_is": "added", "compute": "float32"},
     ),
-    "radam": Peer(MOMENTS, BETAS | ROOT | {"threshold": "threshold"}, {"epsilon_at": "corrected"}, only=PLAIN),
+    "radam": Peer(MOMENTS, BETAS | ROOT | {"threshold": "threshold"}, PLAIN, choices={"epsilon_at": "corrected"}),
 }
+# States with the opposite sign there, since optax adds updates, by routine.
+NEGATIVE = {"rmsprop": "velocity", "lars_momentum": "velocities"}
 # The routines that an optax function implements; several, if an argument decides.
 FUNCTIONS = {
     "sgd": ("sgd", "momentum"), "adam": ("adam", "nadam"), "amsgrad": ("adam",), "adamw": ("adamw",),

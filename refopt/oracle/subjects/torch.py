@@ -304,8 +304,6 @@ def of_torch(
 ) -> TorchOptimizer | None:
     """The optimizer of a class, an instance, a partial or a function of parameters; ``None`` for anything else."""
     held: dict[str, Any] = {}
-    if isinstance(subject, partial) and isinstance(subject.func, type) and not subject.args:
-        subject, options = subject.func, {**subject.keywords, **options}
     if isinstance(subject, torch.optim.Optimizer):
         group = {name: x for name, x in subject.param_groups[0].items() if name != "params"}
         subject, held = type(subject), {**subject.defaults, **group}

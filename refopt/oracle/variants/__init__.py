@@ -23,7 +23,7 @@ from refopt.oracle.variants.radam import RADAM
 from refopt.oracle.variants.variant import Variants
 
 EVERY = MOMENTUM, ADAM, ADAMW, ADAGRAD, RADAM, LARS_MOMENTUM, NOVOGRAD, MUON
-VARIANTS: dict[str, Variants] = {of.row.name: of for of in EVERY}
+VARIANTS: dict[str, Variants] = {of.row.name: of._replace(row=of.row._replace(rule=of.rule)) for of in EVERY}
 ROUTINES: dict[str, Routine] = {
     name: VARIANTS[name].row if name in VARIANTS else row for name, row in catalog.KNOWN.items()
 }
@@ -97,6 +97,6 @@ def step_of(row: Routine, rule: Callable[..., tuple] | None = None) -> Callable[
         slots = dict(zip((slot.name for slot in row.slots if not slot.optional), lists, strict=True))
         slots |= {slot.name: named.pop(slot.name, None) for slot in row.slots if slot.optional}
         numbers, own = row.parted(named)
-        merged(row, rule or VARIANTS[row.name].rule, slots, numbers, grad_factor, found_inf, own)
+        merged(row, rule or row.rule, slots, numbers, grad_factor, found_inf, own)
 
     return step
