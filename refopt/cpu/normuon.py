@@ -33,12 +33,8 @@ def factors(x, w, *, beta2, row_epsilon):
     return w, np.where(n == 0, n, before / after / d)
 
 
-def rule(
-    p, g, v, w, *, stored, cut, coefficients, restarts, iterations, lr, mu, weight_decay, epsilon, use_nesterov,
-    average, adjust_lr, compute, beta2, row_epsilon,
-):
-    """The new parameter, velocity and averages of rows."""
-    v, u = momentum(g, v, mu=mu, use_nesterov=use_nesterov, average=average)
+def row_updates(u, w, *, cut, beta2, row_epsilon, factors=factors, **numbers):
+    """Muon's `updates` with normalized rows, and the new averages."""
     w = w.copy()
 
     def by_rows(averages):
@@ -48,8 +44,17 @@ def rule(
 
         return normalized
 
-    update = updates(u, cut=cut, triples=coefficients, lr=lr, epsilon=epsilon, adjust_lr=adjust_lr, compute=compute,
-                     restarts=restarts, rows=map(by_rows, cut.by_row(w)))
+    return updates(u, cut=cut, rows=map(by_rows, cut.by_row(w)), **numbers), w
+
+
+def rule(
+    p, g, v, w, *, stored, cut, coefficients, restarts, iterations, lr, mu, weight_decay, epsilon, use_nesterov,
+    average, adjust_lr, compute, beta2, row_epsilon,
+):
+    """The new parameter, velocity and averages of rows."""
+    v, u = momentum(g, v, mu=mu, use_nesterov=use_nesterov, average=average)
+    update, w = row_updates(u, w, beta2=beta2, row_epsilon=row_epsilon, cut=cut, triples=coefficients, lr=lr,
+                            epsilon=epsilon, adjust_lr=adjust_lr, compute=compute, restarts=restarts)
     return p * (1 - lr * weight_decay) - update, v, w
 
 

@@ -17,6 +17,7 @@ from refopt.checks import flat
 from refopt.cpu import reduce
 from refopt.cpu.merged import exact
 from refopt.cpu.muon import updates
+from refopt.cpu.normuon import row_updates
 from refopt.oracle.bound import bounded, iterations
 from refopt.oracle.bound.bounded import Arithmetic, Bounded
 from refopt.oracle.bound.branches import every_way
@@ -27,7 +28,9 @@ def _sum_of_squares(x: Any) -> Any:
     return x.sum_of_squares() if hasattr(x, "sum_of_squares") else reduce.sum_of_squares(x)
 
 
-PRIMITIVES: dict[Any, Any] = {reduce.sum_of_squares: _sum_of_squares, updates: iterations.updates}
+PRIMITIVES: dict[Any, Any] = {
+    reduce.sum_of_squares: _sum_of_squares, updates: iterations.updates, row_updates: iterations.row_updates,
+}
 
 
 def _names(code: CodeType) -> set[str]:
@@ -142,7 +145,8 @@ def evaluate(
         return None if x is None else lift(x.reshape(-1)[0] if name in routine.scalars else x.astype(real))
 
     if routine.matrix_arguments:
-        values |= routine.matrix_arguments([arrays["params"]], {**numbers, **choices}, **own)[0]
+        lists = {name: [x] for name, x in arrays.items()}
+        values |= routine.matrix_arguments(routine, lists, {**numbers, **choices}, **own)[0]
     if not routine.elementwise:
         values["stored"] = _stored(routine, held, after or {}, lambda x: lift(x.astype(real)))
     run = rebound(rule or rule_of(routine))

@@ -30,11 +30,13 @@ Iterations by Gram matrices are propagated likewise, R, Z, Q, T and x, as far as
 between restarts that are further apart, second-order terms outgrow the others. Squares are mirrored in the truth, too.
 """
 
+from itertools import zip_longest
+
 import numpy as np
 
 from refopt.cpu.muon import norm_of, ratio
 from refopt.cpu.newton_schulz import takes_gram
-from refopt.oracle.bound.bounded import Bounded
+from refopt.oracle.bound.bounded import Bounded, sqrt, total
 from refopt.oracle.bound.values import high
 
 DELTA = 1e-9  # the probability that an element of correct code is outside
@@ -43,12 +45,12 @@ BITS = {"bfloat16": (8, -133), "float16": (11, -24), "float32": (24, -149), "flo
 TENSOR_CORE = 2.0**-23  # the unit of its sums, which are truncated
 
 
-def updates(u, *, cut, triples, lr, epsilon, adjust_lr, compute, restarts=None, norm=norm_of, scale=ratio):
+def updates(u, *, cut, triples, lr, epsilon, adjust_lr, compute, restarts=None, norm=norm_of, scale=ratio, rows=()):
     """`refopt.cpu.muon.updates` of a `Bounded` tensor. ``norm`` and ``scale`` are for rules with other ones."""
     of, values = u.arithmetic, high(u.value)
     results, rooms = np.zeros(values.shape), np.zeros(values.shape)
     every = (cut.matrices(x) for x in (values, np.broadcast_to(u.error, values.shape), results, rooms))
-    for matrix, error, result, room in zip(*every, strict=True):
+    for matrix, error, result, room, by_rows in zip_longest(*every, rows):
         if not matrix.size:
             continue
         if not np.isfinite(matrix).all():
@@ -58,9 +60,50 @@ def updates(u, *, cut, triples, lr, epsilon, adjust_lr, compute, restarts=None, 
         x, off = orthogonalized(matrix, error, triples, float(high(epsilon.value)), compute, rounding, norm, restarts)
         factor = of.exact(scale(*matrix.shape, adjust_lr, np.float64))
         factor.error = 2 * of.rounding * high(factor.value)
-        moved = lr * factor * Bounded(of.exact(x).value, off, of)
+        x = Bounded(of.exact(x).value, off, of)
+        moved = lr * factor * (by_rows(x) if by_rows else x)
         result[...], room[...] = high(moved.value), moved.error + 2.0**-53 * abs(high(moved.value))
     return Bounded(of.exact(results).value, rooms, of)
+
+
+def row_updates(u, w, *, cut, beta2, row_epsilon, factors=None, **numbers):
+    """`refopt.cpu.normuon.row_updates` of `Bounded` tensors; ``factors`` is for rules with other ones."""
+    of, values, rooms = u.arithmetic, np.array(high(w.value)), np.array(w.error + np.zeros(w.value.shape))
+
+    def by_rows(own):
+        value, error = own
+
+        def normalized(x):
+            rows = [Bounded(x.value[i], x.error[i], of) for i in range(len(value))]
+            held = [Bounded(of.exact(one).value, off, of) for one, off in zip(value, error, strict=True)]
+            averages, scales = zip(*(factors or row_factors)(rows, held, beta2, row_epsilon), strict=True)
+            value[...], error[...] = zip(*((high(a.value), a.error) for a in averages), strict=True)
+            return joined(scale * row for scale, row in zip(scales, rows, strict=True))
+
+        return normalized
+
+    update = updates(u, cut=cut, rows=map(by_rows, zip(*map(cut.by_row, (values, rooms)), strict=True)), **numbers)
+    return update, Bounded(of.exact(values).value, rooms, of)
+
+
+def row_factors(rows, held, beta2, row_epsilon):
+    """`refopt.cpu.normuon.factors`, row by row: the new average and the factor."""
+    squares = [row.sum_of_squares() for row in rows]
+    averages = [beta2 * w + (1 - beta2) * (n / row.value.size) for w, n, row in zip(held, squares, rows, strict=True)]
+    divisors = [sqrt(w) + row_epsilon for w in averages]
+    none = [high(n.value) == 0 for n in squares]
+    after = [n if zero else n / d / d for n, d, zero in zip(squares, divisors, none, strict=True)]
+    share = sqrt(total(joined(squares))) / sqrt(total(joined(after))) if not all(none) else 0
+    return [(w, n if zero else share / d) for w, n, d, zero in zip(averages, squares, divisors, none, strict=True)]
+
+
+def joined(parts):
+    """Bounded numbers or rows as one array."""
+    parts = list(parts)
+    values = np.array([high(x.value) for x in parts])
+    of = parts[0].arithmetic
+    bounded = Bounded(of.exact(values).value, np.array([x.error for x in parts]) + 2.0**-53 * abs(values), of)
+    return bounded.signed_as(*parts)
 
 
 def orthogonalized(u, error, triples, epsilon, compute, rounding=(0.0, 0.0), norm=norm_of, restarts=None):
