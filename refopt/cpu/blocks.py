@@ -32,7 +32,7 @@ class Blocks(NamedTuple):
     of: str = "matrix"
 
     def row_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of a parameter's states by row: all axes but those of a row, then the number of parts of columns."""
+        """The shape of a parameter's states by row: its axes but those of a row, then the number of column parts."""
         parts = self.columns if isinstance(self.columns, int) else len(self.columns)
         return *(shape[:1] if self.of == "convolution" else shape[:-1]), parts
 
@@ -60,9 +60,9 @@ class Cut(NamedTuple):
     def by_row(self, flat: np.ndarray) -> Iterator[np.ndarray]:
         """Views of a state by row, in the order of `matrices`: a number for each row of the matrix."""
         count = math.prod(self.shape[:-2]) if self.of == "experts" else 1
-        for whole in flat.reshape(count, self.ends[0][-1], len(self.ends[1]) - 1):
+        for each in flat.reshape(count, self.ends[0][-1], len(self.ends[1]) - 1):
             for top, bottom in pairwise(self.ends[0]):
-                yield from whole[top:bottom].T
+                yield from each[top:bottom].T
 
 
 def cuts(name: str, params: list[Array], blocks: Any) -> list[Cut]:

@@ -1,9 +1,9 @@
 """Muon and NorMuon: ``refopt.cpu.muon``, merged, with products on tensor cores.
 
-A step takes three launches, of NorMuon five, and three more for each standard iteration, for any number of matrices of any shapes whose
-arrays have the same dtypes: `elements` and `rows` have the former, `refopt.gpu.products` the latter. `iterations` says how many
-there are with restarts. Between them everything stays on the device, in the memory of `matrices`: the matrix to
-orthogonalize in the arithmetic type, and x and its squares in the dtype of the iterations.
+A step takes three launches, of NorMuon five, and three more for each standard iteration, for any number of matrices of
+any shapes whose arrays have the same dtypes: `elements` and `rows` have the former, `refopt.gpu.products` the latter.
+`iterations` says how many there are with restarts. Between them everything stays on the device, in the memory of
+`matrices`: the matrix to orthogonalize in the arithmetic type, and x and its squares in the dtype of the iterations.
 """
 
 from collections.abc import Sequence
@@ -34,13 +34,14 @@ COMPUTED = {"float32": (*MMA, "float32"), "float64": ("float64",)}  # by the ari
 
 
 class MuonPlan(Plan):
-    """Muon or NorMuon bound to its arrays: a `refopt.gpu.Plan` that also takes ``coefficients``, ``restarts`` and ``blocks``.
+    """Muon or NorMuon bound to its arrays: a `refopt.gpu.Plan` with ``coefficients``, ``restarts`` and ``blocks``.
 
     A change of the number of iterations rebuilds the tables.
     """
 
     def __init__(
-        self, routine: Routine, slots: dict[str, Any], hypers: dict[str, Any], form: str, stream: Any, shared: dict[str, Any]
+        self, routine: Routine, slots: dict[str, Any], hypers: dict[str, Any], form: str, stream: Any,
+        shared: dict[str, Any],
     ) -> None:
         numbers, own = routine.parted(hypers)
         own = {**routine.own, **own}

@@ -1,8 +1,8 @@
 """The two launches by which NorMuon finds the factor of each row, after the iterations (``refopt.cpu.normuon``).
 
-In the first, a warp takes a row of x: it sums the squares along the tree of N6, moves the average, and keeps the sum and
-the divisor. In the second, whose tables are those of `refopt.gpu.tables` with rows for elements, blocks sum both over
-the rows of each matrix, along the same tree, and the last one keeps what restores the norm.
+In the first, a warp takes a row of x: it sums the squares along the tree of N6, updates the average, and keeps the sum
+and the divisor. In the second, whose tables are those of `refopt.gpu.tables` with rows for elements, blocks sum both
+over the rows of each matrix, along the same tree, and the last one keeps what restores the norm.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +35,7 @@ LEVELS = 40  # of a tree of tiles
 
 
 class Rows(NamedTuple):
-    """The arrays by which launches know rows: the ``table``, each row's two ``numbers``, and each matrix's ``shares``."""
+    """What launches know of rows: the ``table``, each row's two ``numbers``, and each matrix's ``shares``."""
 
     table: Any
     numbers: Any

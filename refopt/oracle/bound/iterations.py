@@ -68,13 +68,14 @@ def updates(u, *, cut, triples, lr, epsilon, adjust_lr, compute, restarts=None, 
 
 def row_updates(u, w, *, cut, beta2, row_epsilon, factors=None, **numbers):
     """`refopt.cpu.normuon.row_updates` of `Bounded` tensors; ``factors`` is for rules with other ones."""
-    of, values, rooms = u.arithmetic, np.array(high(w.value)), np.array(w.error + np.zeros(w.value.shape))
+    of, values = u.arithmetic, np.array(high(w.value))
+    rooms = np.array(w.error + 0 * values)
 
     def by_rows(own):
         value, error = own
 
         def normalized(x):
-            rows = [Bounded(x.value[i], x.error[i], of) for i in range(len(value))]
+            rows = [Bounded(of.exact(one).value, off, of) for one, off in zip(high(x.value), x.error, strict=True)]
             held = [Bounded(of.exact(one).value, off, of) for one, off in zip(value, error, strict=True)]
             averages, scales = zip(*(factors or row_factors)(rows, held, beta2, row_epsilon), strict=True)
             value[...], error[...] = zip(*((high(a.value), a.error) for a in averages), strict=True)
@@ -89,7 +90,7 @@ def row_updates(u, w, *, cut, beta2, row_epsilon, factors=None, **numbers):
 def row_factors(rows, held, beta2, row_epsilon):
     """`refopt.cpu.normuon.factors`, row by row: the new average and the factor."""
     squares = [row.sum_of_squares() for row in rows]
-    averages = [beta2 * w + (1 - beta2) * (n / row.value.size) for w, n, row in zip(held, squares, rows, strict=True)]
+    averages = [beta2 * w + (1 - beta2) * (n / row.error.size) for w, n, row in zip(held, squares, rows, strict=True)]
     divisors = [sqrt(w) + row_epsilon for w in averages]
     none = [high(n.value) == 0 for n in squares]
     after = [n if zero else n / d / d for n, d, zero in zip(squares, divisors, none, strict=True)]
