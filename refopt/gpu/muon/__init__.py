@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from refopt.catalog import Routine
-from refopt.checks import Call
+from refopt.checks import Call, check_hyper
 from refopt.checks.dtypes import arithmetic
-from refopt.checks.numbers import check_hyper
 from refopt.cpu.blocks import Cut, cuts_of
 from refopt.cpu.matmul import tensor_core
 from refopt.cpu.muon import ratio
