@@ -64,7 +64,8 @@ class MuonPlan(Plan):
 
     def _set(self, hyper: dict[str, Any]) -> None:
         if "iterations" in hyper:
-            counted = check_hyper(self.routine, self._rows["iterations"], hyper["iterations"], self._count, self._reals)
+            rows, number = self._rows, hyper["iterations"]
+            counted: Any = check_hyper(self.routine, rows["iterations"], number, self._count, self._reals)
             self._schedule(int(counted))
         super()._set(hyper)
         if self._hypers["iterations"] != self._iterations:

@@ -64,8 +64,8 @@ def launches(
         args = group.addresses, places, rows.table, uploaded(machine, bands), group.hypers.values, rows.numbers
         averaging = averages_kernel(group.real, compute, factor)
         yield machine.prepare(averaging, len(bands), NORM_BOUNDS[0], (*args, found_at))
-        args = rows.table, chunks, nodes, counters, sums, rows.numbers, rows.shares
-        yield machine.prepare(shares_kernel(group.real), len(host.chunks), NORM_BOUNDS[0], args)
+        closing = rows.table, chunks, nodes, counters, sums, rows.numbers, rows.shares
+        yield machine.prepare(shares_kernel(group.real), len(host.chunks), NORM_BOUNDS[0], closing)
 
     return rows, made()
 
