@@ -66,7 +66,7 @@ def test_rows_that_are_zero_or_not_finite(machine, row_epsilon):
     host[1][4][:] = 0
     host = with_rows(host)
     for w in host[3]:
-        w[::2] = 0
+        w[1:3] = 0
     with np.errstate(all="ignore"):
         compare(machine, host, 2, routine="normuon", iterations=1, row_epsilon=row_epsilon)
 
