@@ -15,6 +15,7 @@ routines come first: elementwise ones before others, then by the number of their
 from refopt import cpu
 from refopt.checks.rows import Form, Hyper, Limit, Routine, Slot, Spec
 from refopt.cpu.muon import MUON
+from refopt.cpu.normuon import NORMUON
 
 __all__ = ["KNOWN", "ROUTINES", "Form", "Hyper", "Limit", "Routine", "Slot", "Spec"]
 
@@ -24,7 +25,7 @@ def _order(row: Routine) -> tuple:
 
 
 ROUTINES: dict[str, Routine] = {row.name: row for row in sorted(cpu.ROWS.values(), key=_order)}
-KNOWN = ROUTINES | {MUON.name: MUON}  # including those for matrices only
+KNOWN = ROUTINES | {row.name: row for row in (MUON, NORMUON)}  # including those for matrices only
 
 
 def __getattr__(name: str) -> Routine:

@@ -147,7 +147,7 @@ def slot_dtype(slot: Slot, dtype: str) -> str:
     asked = DTYPES[dtype]
     if slot.name == "master_params" and asked.remainder:
         return "uint16"
-    exact = slot.scalar or ((asked.master or asked.remainder) and slot.name not in ("params", "grads"))
+    exact = slot.scalar or slot.by_row or ((asked.master or asked.remainder) and slot.name not in ("params", "grads"))
     return np.dtype(arithmetic(asked.param)).name if exact else asked.param
 
 
@@ -231,6 +231,6 @@ def _grad(values: np.random.Generator, real: type, i: int, tensor: Any) -> np.nd
 
 def _state(values: np.random.Generator, real: type, slot: Slot, tensor: Any) -> np.ndarray:
     """Values farther from zero than the parameter's rounding; averages of squares are positive."""
-    x = values.standard_normal(tensor.shape, real)
+    x = values.standard_normal((tensor.shape[0], 1) if slot.by_row else tensor.shape, real)
     x = real(_scale(tensor) / 16) * (x + np.copysign(real(1), x))
     return x if slot.signed else x * x

@@ -158,6 +158,15 @@ def check_one(where: str, array: Array, dtypes: list[str], *, written: bool = Fa
         check_writable(where, array)
 
 
+def check_by_row(where: str, array: Array, dtype: str) -> None:
+    """Refuse a state by row of another dtype or that is not C-contiguous, or read-only."""
+    if array.dtype != dtype:
+        raise TypeError(f"{where}: expected {dtype}, got {array.dtype}")
+    if not array.in_c_order():
+        raise ValueError(f"{where}: expected a C-contiguous array, got strides {array.strides} for {array.shape}")
+    check_writable(where, array)
+
+
 def refuse_overlaps(name: str, spans: Iterator[tuple[int, int, bool, str]]) -> None:
     """Raise if a span of addresses that is written shares memory with any other."""
     reach: dict[bool, tuple[int, str]] = {True: (0, ""), False: (0, "")}

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refopt.checks.arguments import listed
-from refopt.checks.arrays import Array, check_like, check_one, refuse_overlaps
+from refopt.checks.arrays import Array, check_by_row, check_like, check_one, refuse_overlaps
 from refopt.checks.dtypes import SIZES, arithmetic, arithmetic_name, widens
 from refopt.checks.numbers import check_hypers
 from refopt.checks.rows import Routine, Spec
@@ -96,6 +96,9 @@ def _check_tensor(name: str, routine: Routine, arrays: dict[str, list[Array | No
         where = f"{name}: {slot.name}[{i}]"
         if slot.scalar:
             check_one(where, array, [arithmetic_name(param.dtype)], written=True)
+            continue
+        if slot.by_row:
+            check_by_row(where, array, arithmetic_name(param.dtype))
             continue
         _check_dtype(where, slot.name, array.dtype, param.dtype, real)
         check_like(where, array, param, f"params[{i}]", written=slot.written)

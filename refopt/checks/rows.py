@@ -12,7 +12,8 @@ class Slot(NamedTuple):
     """One list of arrays of a routine: tensors, or a ``scalar`` per tensor that is passed from step to step.
 
     ``signed`` says whether its elements may be negative. ``initial`` is the value of a scalar before the first step: a
-    number, or the name of the hyperparameter whose running powers it holds (numerics, N9).
+    number, or the name of the hyperparameter whose running powers it holds (numerics, N9). ``by_row`` marks states with
+    a number for each row of each matrix, in the arithmetic type.
     """
 
     name: str
@@ -21,6 +22,12 @@ class Slot(NamedTuple):
     scalar: bool = False
     signed: bool = True
     initial: float | str | None = None
+    by_row: bool = False
+
+    @property
+    def like_param(self) -> bool:
+        """Whether its arrays have the shape of the parameters."""
+        return not self.scalar and not self.by_row
 
 
 class Hyper(NamedTuple):
@@ -109,8 +116,8 @@ class Routine(_Row):
     calls it. ``trial`` has numbers for ``refopt verify`` if the usual ones would make the gradient negligible.
     ``elementwise`` says that elements are updated independently: in one pass, by the kernel that such routines share.
     ``own`` has the function's arguments other than numbers and choices, with their defaults, and
-    ``matrix_arguments(params, numbers, **own)`` returns more arguments of the rule for each tensor, then always a
-    matrix or several.
+    ``matrix_arguments(row, arrays, numbers, **own)`` returns more arguments of the rule for each tensor, then always a
+    matrix or several; ``arrays`` are those of a call, by slot.
 
     Raises:
         TypeError: when a row is constructed, naming what is missing or misplaced.
@@ -188,7 +195,7 @@ class Routine(_Row):
         return len(units) * (self.forms[form].launches + int(iterations) * self.forms[form].iterated)
 
     def bytes(self, specs: Iterable[Spec], form: str, **choices: Any) -> int:
-        """Bytes of tensors that one step reads and writes, without tables, scalars and partial sums."""
+        """Bytes of tensors that one step reads and writes, without tables, scalars, partial sums and states by row."""
         total = 0
         for spec in specs:
             passes = self.traffic(self.forms[form], spec.dtypes, **choices)
@@ -241,6 +248,6 @@ def _check_traffic(row: Routine, slots: list[str]) -> None:
     for name, form in row.forms.items():
         passes = row.traffic(form, ("float32",) * len(slots))
         expect({*passes} <= {*slots}, f"traffic: {name}: expected passes over slots", passes)
-        tensors = [slot.name for slot in row.slots if not slot.scalar and not slot.optional]
+        tensors = [slot.name for slot in row.slots if slot.like_param and not slot.optional]
         missing = [f"none over {slot}" for slot in tensors if not passes.get(slot)]
         expect(not missing, f"traffic: {name}: expected passes over every slot", missing)

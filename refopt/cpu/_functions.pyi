@@ -256,3 +256,26 @@ def muon(
     compute: Literal['bfloat16', 'float16', 'float32', 'float64'] = ..., master_param: Array | None = ...,
     grad_factor: Any = ..., found_inf: Any = ...,
 ) -> None: ...
+
+def merged_normuon(
+    params: Sequence[Array], grads: Sequence[Array | None], velocities: Sequence[Array],
+    row_moment: Sequence[Array], *, lr: Numbers, mu: Numbers = ..., weight_decay: Numbers = ...,
+    epsilon: Numbers = ..., iterations: Number = ...,
+    coefficients: Sequence[float] | Sequence[Sequence[float]] = ..., restarts: Any = ...,
+    blocks: Blocks | Sequence[Blocks] = ..., rescale_grad: Number = ..., beta2: Numbers = ...,
+    row_epsilon: Numbers = ..., use_nesterov: bool = ..., average: bool = ...,
+    adjust_lr: Literal['original', 'match_rms_adamw', 'spectral_unclamped', 'none'] = ...,
+    compute: Literal['bfloat16', 'float16', 'float32', 'float64'] = ...,
+    master_params: Sequence[Array | None] | None = ..., grad_factor: Any = ..., found_inf: Any = ...,
+) -> None: ...
+
+def normuon(
+    param: Array, grad: Array, velocity: Array, row_moment: Array, *, lr: Number, mu: Number = ...,
+    weight_decay: Number = ..., epsilon: Number = ..., iterations: Number = ...,
+    coefficients: Sequence[float] | Sequence[Sequence[float]] = ..., restarts: Any = ...,
+    blocks: Blocks | Sequence[Blocks] = ..., rescale_grad: Number = ..., beta2: Number = ...,
+    row_epsilon: Number = ..., use_nesterov: bool = ..., average: bool = ...,
+    adjust_lr: Literal['original', 'match_rms_adamw', 'spectral_unclamped', 'none'] = ...,
+    compute: Literal['bfloat16', 'float16', 'float32', 'float64'] = ..., master_param: Array | None = ...,
+    grad_factor: Any = ..., found_inf: Any = ...,
+) -> None: ...

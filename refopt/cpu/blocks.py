@@ -11,14 +11,15 @@
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from refopt.checks.arguments import chosen, is_whole, listed, shown, whole
-from refopt.checks.arrays import Array
+from refopt.checks.arrays import Array, host_array
+from refopt.checks.rows import Routine
 
 KINDS = "matrix", "experts", "convolution"
 
@@ -29,6 +30,11 @@ class Blocks(NamedTuple):
     rows: int | tuple[int, ...] = 1
     columns: int | tuple[int, ...] = 1
     of: str = "matrix"
+
+    def row_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of a parameter's states by row: its axes but those of a row, then the number of column parts."""
+        parts = self.columns if isinstance(self.columns, int) else len(self.columns)
+        return *(shape[:1] if self.of == "convolution" else shape[:-1]), parts
 
 
 class Cut(NamedTuple):
@@ -51,6 +57,13 @@ class Cut(NamedTuple):
                 for left, right in pairwise(self.ends[1]):
                     yield stacked[index][top:bottom, left:right]
 
+    def by_row(self, flat: np.ndarray) -> Iterator[np.ndarray]:
+        """Views of a state by row, in the order of `matrices`: a number for each row of the matrix."""
+        count = math.prod(self.shape[:-2]) if self.of == "experts" else 1
+        for each in flat.reshape(count, self.ends[0][-1], len(self.ends[1]) - 1):
+            for top, bottom in pairwise(self.ends[0]):
+                yield from each[top:bottom].T
+
 
 def cuts(name: str, params: list[Array], blocks: Any) -> list[Cut]:
     """The cut of each parameter, from one `Blocks` for all or one for each.
@@ -65,6 +78,20 @@ def cuts(name: str, params: list[Array], blocks: Any) -> list[Cut]:
         raise ValueError(f"{name}: blocks: expected one or one per parameter, {len(params)}, got {len(entries)}")
     pairs = zip(params, entries, strict=True)
     return [cut(f"{name}: params[{i}]", x, entry, f"{name}: blocks[{i}]") for i, (x, entry) in enumerate(pairs)]
+
+
+def cuts_of(row: Routine, arrays: Mapping[str, Sequence[Any]], blocks: Any) -> list[Cut]:
+    """The cut of each parameter of a checked call; also raises if a state by row does not fit it."""
+    name, params = row.merged_name, arrays["params"]
+    every = cuts(name, [host_array(x, f"{name}: params[{i}]") if isinstance(x, np.ndarray) else x
+                        for i, x in enumerate(params)], blocks)
+    for slot in (slot.name for slot in row.slots if slot.by_row):
+        for i, (param, array) in enumerate(zip(params, arrays[slot], strict=True)):
+            expected = (blocks if isinstance(blocks, Blocks) else blocks[i]).row_shape(param.shape)
+            if array.shape != expected:
+                raise ValueError(f"{name}: {slot}[{i}]: expected shape {expected}, a number for each row of each "
+                                 f"matrix of params[{i}], got {array.shape}")
+    return every
 
 
 def cut(name: str, param: Array, blocks: Any, where: str, instead: str = "merged_adamw") -> Cut:

@@ -47,7 +47,7 @@ def tensors(rule: Callable[..., tuple], call: checks.Call, own: Mapping[str, Any
     """The tensors of a checked call that have a gradient, each with its rule, for repeated steps."""
     rules = [rule] * len(call.slots["params"])
     if call.routine.matrix_arguments:
-        each = call.routine.matrix_arguments(call.arrays["params"], call.hypers, **own)
+        each = call.routine.matrix_arguments(call.routine, call.arrays, call.hypers, **own)
         rules = [partial(rule, **arguments) for arguments in each]
     return [Tensor(rules[i], call, i) for i in call.active]
 

@@ -22,11 +22,13 @@ shapes similar in size::
 has been added in fp32 (numerics, N18).
 """
 
+from itertools import zip_longest
+from typing import Any
+
 import numpy as np
 
-from refopt.checks.arrays import host_array
 from refopt.checks.rows import Form, Limit, Slot
-from refopt.cpu.blocks import Blocks, cuts
+from refopt.cpu.blocks import Blocks, cuts_of
 from refopt.cpu.merged import step
 from refopt.cpu.newton_schulz import JORDAN, by_gram, norm_of, normalized, orthogonalized, restarting, schedule
 from refopt.cpu.routine import routine, single
@@ -52,15 +54,18 @@ def ratio(rows, columns, adjust_lr, real):
 
 def updates(
     u, *, cut, triples, lr, epsilon, adjust_lr, compute, restarts=None, norm=norm_of, scale=ratio, gram=by_gram,
+    rows=(),
 ):
-    """What is subtracted from the parameter: for each matrix, x times the learning rate and the ratio."""
+    """What is subtracted from the parameter: for each matrix, x times the learning rate and the ratio.
+
+    ``rows`` has for each matrix a function that x goes through first, if any.
+    """
     update, real = np.empty_like(u), u.dtype.type
-    for matrix, updated in zip(cut.matrices(u), cut.matrices(update), strict=True):
-        rows, columns = matrix.shape
+    for matrix, updated, by_rows in zip_longest(cut.matrices(u), cut.matrices(update), rows):
         if matrix.size:
             x = normalized(matrix, epsilon=epsilon, compute=compute, norm=norm)
-            x = orthogonalized(x, triples, restarts, gram)
-            updated[...] = lr * scale(rows, columns, adjust_lr, real) * x.astype(real)
+            x = orthogonalized(x, triples, restarts, gram).astype(real)
+            updated[...] = lr * scale(*matrix.shape, adjust_lr, real) * (by_rows(x) if by_rows else x)
     return update
 
 
@@ -106,26 +111,27 @@ def merged_muon(
     step(MUON, locals())
 
 
-def matrix_arguments(params, numbers, *, coefficients=COEFFICIENTS, restarts=None, blocks=WHOLE):
+def matrix_arguments(row, arrays, numbers, *, coefficients=COEFFICIENTS, restarts=None, blocks=WHOLE):
     """The rule's extra arguments for each parameter: its matrices and the schedule; raises if it has no matrix."""
-    name, count = MUON.merged_name, int(numbers["iterations"])
+    name, count = row.merged_name, int(numbers["iterations"])
     triples = schedule(f"{name}: coefficients", coefficients, count)
     starts = restarting(f"{name}: restarts", restarts, count, numbers["compute"])
-    arrays = [host_array(x, f"{name}: params[{i}]") if isinstance(x, np.ndarray) else x for i, x in enumerate(params)]
     own = {"coefficients": triples, "restarts": starts}
-    return [{"cut": cut, **own} for cut in cuts(name, arrays, blocks)]
+    return [{"cut": cut, **own} for cut in cuts_of(row, arrays, blocks)]
 
 
-MUON = routine(
-    merged_muon, rule, source="Jordan et al. 2024, https://kellerjordan.github.io/posts/muon; arXiv:2502.16982",
-    states=[Slot("velocities")],
-    limits={"iterations": Limit(per_tensor=False, below=100.0, whole=True)},
-    choices={
+OF_MATRICES: dict[str, Any] = {
+    "limits": {"iterations": Limit(per_tensor=False, below=100.0, whole=True)},
+    "choices": {
         "adjust_lr": ("original", "match_rms_adamw", "spectral_unclamped", "none"),
         "compute": ("bfloat16", "float16", "float32", "float64"),
     },
-    forms={"merged": Form(3, iterated=3)},
-    trial={"iterations": 2},  # each takes the executor as long as everything else
-    matrix_arguments=matrix_arguments,
+    "trial": {"iterations": 2},  # each takes the executor as long as everything else
+    "matrix_arguments": matrix_arguments,
+}
+MUON = routine(
+    merged_muon, rule, source="Jordan et al. 2024, https://kellerjordan.github.io/posts/muon; arXiv:2502.16982",
+    states=[Slot("velocities")],
+    forms={"merged": Form(3, iterated=3)}, **OF_MATRICES,
 )
 muon = single(merged_muon)

@@ -29,17 +29,18 @@ def tree_sum(values):
 
 
 def tile_sums(values):
-    """The sum of each tile of a flat array of non-negative values: shape (n,) to (ceil(n / TILE),)."""
-    tiles = -(-values.size // TILE)
-    padded = np.zeros(tiles * TILE, values.dtype)
-    padded[: values.size] = values
-    rows = padded.reshape(tiles, TILE // LANES, LANES)
-    lanes = rows[:, 0]
+    """The sum of each tile of non-negative values along the last axis: shape (..., n) to (..., ceil(n / TILE))."""
+    *lead, size = values.shape
+    tiles = -(-size // TILE)
+    padded = np.zeros((*lead, tiles * TILE), values.dtype)
+    padded[..., :size] = values
+    rows = padded.reshape(*lead, tiles, TILE // LANES, LANES)
+    lanes = rows[..., 0, :]
     for row in range(1, TILE // LANES):
-        lanes = lanes + rows[:, row]
+        lanes = lanes + rows[..., row, :]
     return tree_sum(lanes)
 
 
 def sum_of_squares(values):
-    """The sum of the squares of a flat array, in the array's own dtype."""
+    """The sum of squares along the last axis, in the array's own dtype."""
     return tree_sum(tile_sums(values * values))

@@ -73,7 +73,7 @@ def routine(
     numbers = {name: x for name, x in own.items() if name not in values and not isinstance(x, tuple)}
     _expect(where, "limits", [name for name in limits if name not in numbers], [])
     usual = {"separate": Form(launches, merged=False), "merged": Form(launches)}
-    each = {slot.name: 2 for slot in slots if not slot.scalar} | {"grads": 1}
+    each = {slot.name: 2 for slot in slots if slot.like_param} | {"grads": 1}
     row = Routine(
         name=function.__name__.removeprefix("merged_"),
         slots=slots,

@@ -28,7 +28,7 @@ def planner(routine: Routine) -> Callable[..., Plan]:
     required = [slot.name for slot in routine.slots if not slot.optional]
     optional = [slot.name for slot in routine.slots if slot.optional]
     if routine.matrix_arguments:
-        make: Callable[..., Plan] = MuonPlan
+        make: Callable[..., Plan] = partial(MuonPlan, routine)
     else:
         defaults = {name: values[0] for name, values in routine.choices.items() if name != "rounding"}
         rule_for(routine, np.float32, frozenset(required), defaults)

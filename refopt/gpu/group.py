@@ -61,7 +61,7 @@ class Group:
 def _units_of_access(routine: Routine, columns: list[list[Array | None]]) -> np.ndarray:
     """By slot and tensor, the bytes that a thread accesses at a time: four elements, but at most 16 bytes."""
     rows = zip(routine.slots, columns, strict=True)
-    units = [[min(16, 4 * ITEM_SIZES[a.dtype]) if a and not slot.scalar else 1 for a in row] for slot, row in rows]
+    units = [[min(16, 4 * ITEM_SIZES[a.dtype]) if a and slot.like_param else 1 for a in row] for slot, row in rows]
     return np.array(units, np.int64)
 
 

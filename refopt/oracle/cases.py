@@ -10,6 +10,7 @@ import numpy as np
 from refopt import checks
 from refopt.catalog import Hyper, Routine
 from refopt.checks.dtypes import arithmetic, arithmetic_name, numpy_dtype
+from refopt.cpu import Blocks
 from refopt.cpu.merged import run, tensors
 from refopt.cpu.remainder import split_numbers
 from refopt.oracle.bound.bounded import SLACK, Arithmetic, Bounded
@@ -176,7 +177,7 @@ def _first(
     row: Routine, exact: np.ndarray, types: Dtypes, numbers: Mapping[str, Any], optional: tuple[str, ...]
 ) -> dict[str, np.ndarray]:
     """A tensor's slots before the first step, without the gradient."""
-    real = numpy_dtype(arithmetic_name(types.param))
+    real = arithmetic_name(types.param)
     slots: dict[str, np.ndarray] = {}
     if types.master == "uint16":
         slots["params"], slots["master_params"] = map(np.asarray, split_numbers(exact.astype(np.float32)))
@@ -189,7 +190,8 @@ def _first(
             first = numbers[slot.initial] if isinstance(slot.initial, str) else slot.initial
             slots[slot.name] = np.full(1, first, real)
         elif not slot.optional or slot.name in optional:
-            slots[slot.name] = np.full(exact.shape, initial_of(row, slot.name, numbers), numpy_dtype(types.state))
+            shape, dtype = (Blocks().row_shape(exact.shape), real) if slot.by_row else (exact.shape, types.state)
+            slots[slot.name] = np.full(shape, initial_of(row, slot.name, numbers), numpy_dtype(dtype))
     return slots
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from refopt.catalog import Routine, Slot
 from refopt.checks.dtypes import arithmetic_name
+from refopt.cpu.blocks import Blocks
 from refopt.program.model import Op, Var
 
 
@@ -93,8 +94,14 @@ class Parameter:
                 first_of = 0.0 if self.dtypes.master == "uint16" else self.name
                 variables.append(Var(name, self.shape, self.dtypes.master or "", persistable=True, initial=first_of))
             else:
-                variables.append(Var(name, self.shape, self.dtypes.state, persistable=True, initial=0.0))
+                own = (self._row_shape(), self.real) if row.by_row else (self.shape, self.dtypes.state)
+                variables.append(Var(name, *own, persistable=True, initial=0.0))
         return variables
+
+    def _row_shape(self) -> tuple[int, ...]:
+        """The shape of a state by row; without blocks that fit, any: checks of the update refuse them."""
+        blocks = self.attrs["blocks"]
+        return blocks.row_shape(self.shape) if isinstance(blocks, Blocks) else self.shape
 
     def _first(self, scalar: Slot) -> float:
         """A scalar's value before the first step."""

@@ -103,7 +103,9 @@ MUON = Peer(
     {"velocities": "momentum_buffer"},
     LR | DECAY | {"mu": "momentum", "epsilon": "eps", "use_nesterov": "nesterov"}, {}, counts=False,
 )
-
+NORMUON = MUON._replace(
+    states={**MUON.states, "row_moment": "second_momentum_buffer"}, numbers={**MUON.numbers, "beta2": "beta2"}
+)
 
 # Entries of groups of several optimizers, which do not change the rules of some.
 ANYBODYS = "weight_decay", "maximize", "decoupled_weight_decay"

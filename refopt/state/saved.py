@@ -57,7 +57,7 @@ def check_alike(where: str, row: Routine, i: int, arrays: Mapping[str, np.ndarra
         if array is None:
             continue
         label, dtype = f"{where}: {slot.name}[{i}]", name_of(array.dtype)
-        if not slot.scalar:
+        if slot.like_param:
             if shape is not None and array.shape != shape[1]:
                 raise ValueError(f"{label}: expected shape {shape[1]}, as {shape[0]} has, got {array.shape}")
             shape = slot.name, array.shape

@@ -11,7 +11,7 @@ import torch
 from refopt.catalog import KNOWN, Routine
 from refopt.cpu import Blocks
 from refopt.cpu.newton_schulz import as_tuples
-from refopt.state.peers import MUON, OWN, PEERS, SWITCHED
+from refopt.state.peers import MUON, NORMUON, OWN, PEERS, SWITCHED
 
 Group = Mapping[str, Any]
 
@@ -59,7 +59,7 @@ class Formula(NamedTuple):
         return self.numbers[name] * (self.by_step[name](step) if name in self.by_step else 1)
 
 
-PEERS_OF_ALL = PEERS | OWN | {"muon": MUON}
+PEERS_OF_ALL = PEERS | OWN | {"muon": MUON, "normuon": NORMUON}
 
 
 def plain(value: Any) -> Any:
@@ -119,10 +119,10 @@ def nadam(group: Group) -> Formula:
 
 
 def muon(group: Group) -> Formula:
-    """``torch.optim.Muon``; AdamW for a group that does not use it."""
+    """``torch.optim.Muon``; NorMuon for a group with ``beta2``; AdamW for a group that does not use it."""
     if not group["use_muon"]:
         return formula("adamw", group)
-    found = formula("muon", group)
+    found = formula("muon" if group["beta2"] is None else "normuon", group)
     of_all = {"adjust_lr": group["adjust_lr_fn"] or "original", "iterations": group["ns_steps"]}
     of_all |= {"coefficients": as_tuples(group["ns_coefficients"]), "restarts": as_tuples(group["restarts"])}
     return found._replace(

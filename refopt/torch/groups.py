@@ -16,7 +16,7 @@ from refopt.torch.states import kept_dtype, restore
 
 Group = dict[str, Any]
 NO_OPTIONS = "params", "param_names"  # entries of a group
-OPTIONS = "masters", "seed", "blocks", "restarts", "compute", "use_muon"  # that PyTorch's classes do not have
+OPTIONS = "masters", "seed", "blocks", "restarts", "compute", "beta2", "use_muon"  # that PyTorch's classes do not have
 
 
 class Grouped(Optimizer):

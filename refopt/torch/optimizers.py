@@ -75,7 +75,7 @@ class _OfBlocks(getattr(torch.optim, "Muon", torch.optim.Optimizer)):  # type: i
 
     def __init__(
         self, params: Iterable[Any], *args: Any, blocks: Blocks = WHOLE, restarts: tuple[int, ...] | None = None,
-        compute: str = "bfloat16", **named: Any,
+        compute: str = "bfloat16", beta2: float | None = None, **named: Any,
     ) -> None:
         if not hasattr(torch.optim, "Muon"):
             raise RuntimeError(f"Muon: expected PyTorch 2.9 or later, with torch.optim.Muon, got {torch.__version__}")
@@ -83,8 +83,8 @@ class _OfBlocks(getattr(torch.optim, "Muon", torch.optim.Optimizer)):  # type: i
         ratio = given.arguments.get("adjust_lr_fn")
         given.arguments["adjust_lr_fn"] = None if ratio in MUON.choices["adjust_lr"] else ratio  # 2.13 lacks one
         defaults = torch.optim.Muon(*given.args, **given.kwargs).defaults  # which are checked there
-        own = {"adjust_lr_fn": ratio, "blocks": blocks, "restarts": restarts, "compute": compute, "use_muon": True}
-        torch.optim.Optimizer.__init__(self, params, defaults | own)
+        own = {"blocks": blocks, "restarts": restarts, "compute": compute, "beta2": beta2, "use_muon": True}
+        torch.optim.Optimizer.__init__(self, params, defaults | {"adjust_lr_fn": ratio} | own)
 
 
 class Muon(Merged, _OfBlocks):
@@ -99,6 +99,8 @@ class Muon(Merged, _OfBlocks):
             ``"you"``.
         restarts: None, or where Gram Newton-Schulz restarts, such as ``(2,)`` with ``compute="float16"``.
         compute: the dtype of the iterations, ``"bfloat16"``, ``"float16"`` or ``"float32"``.
+        beta2: None, or for NorMuon (Li et al., arXiv:2510.05491) the weight of the previous average of each row's
+            squares, usually 0.95: `refopt.cpu.normuon`. The averages are in the state's ``second_momentum_buffer``.
         adjust_lr_fn: as in PyTorch 2.14, whichever is installed, or ``"none"``.
         options: ``masters`` and ``max_norm``, as `Merged` has them.
 

@@ -47,7 +47,7 @@ def check_one(what: str, name: str, value: Any, real: type = np.float64) -> None
     value = plain(value)
     if name in AT_LEAST_0:
         _number(what, value, real, finite=True)
-    elif name in ("alpha", "rho"):
+    elif name in ("alpha", "rho") or (name == "beta2" and value is not None):
         _number(what, value, real, below=1)
     elif name == "betas":
         if not isinstance(value, Sequence) or len(value) != 2:

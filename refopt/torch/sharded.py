@@ -24,15 +24,16 @@ def local(tensor: Any) -> Tensor:
     return tensor._local_tensor if is_dtensor(tensor) else tensor  # what to_local() returns without autograd
 
 
-def like(param: Tensor, part: Tensor) -> Tensor:
-    """A tensor distributed like a parameter, from this rank's part."""
+def like(param: Tensor, part: Tensor, whole: Tensor | None = None) -> Tensor:
+    """A tensor distributed like a parameter, from this rank's part; ``whole`` has its shape and strides, if others."""
     if not is_dtensor(param):
         return part
     spread: Any = param
+    whole = param if whole is None else whole
     from torch.distributed.tensor import DTensor
 
-    return DTensor.from_local(part, spread.device_mesh, spread.placements, run_check=False, shape=param.shape,
-                              stride=param.stride())
+    return DTensor.from_local(part, spread.device_mesh, spread.placements, run_check=False, shape=whole.shape,
+                              stride=whole.stride())
 
 
 def spread_of(tensor: Any) -> tuple | None:

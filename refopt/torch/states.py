@@ -57,21 +57,30 @@ def completed(
             wider than any that kernels take.
     """
     widens = has_master(param, masters)
-    dtype, part = torch.float32 if widens else param.dtype, local(param)
+    dtype, by_row = torch.float32 if widens else param.dtype, {x.name for x in formula.row.slots if x.by_row}
     begun = "step" in state and bool(state["step"] > 0)
     kept = {}
     for slot, key in ((slot, key) for slot, key in formula.states.items() if slot not in formula.row.scalars):
-        held = state.get(key)
+        held, owner = state.get(key), _by_row(param, formula.blocks) if slot in by_row else param
+        least = owner.dtype if slot in by_row else dtype
         # Adagrad's class makes its state at construction, in the parameter's dtype.
         if held is None or (widens and not begun and "step" in state and held.dtype != dtype):
             first = formula.initial.get(slot, 0.0)
-            held = like(param, torch.full_like(part, first, dtype=dtype, memory_format=torch.preserve_format))
-        kept[key] = _fitting(f"{where}: state[{key!r}]", held, param, dtype)
+            held = torch.full_like(local(owner), first, dtype=least, memory_format=torch.preserve_format)
+            held = like(owner, held)
+        kept[key] = _fitting(f"{where}: state[{key!r}]", held, owner, least)
     if widens:
         master = state.get(MASTER)
         master = first_master(param, str(masters)) if master is None else master
         kept[MASTER] = _fitting(f"{where}: state[{MASTER!r}]", master, param, DTYPES[str(masters)])
     return kept
+
+
+def _by_row(param: Tensor, blocks: Any) -> Tensor:
+    """A tensor like a parameter's state by row."""
+    own, every = (torch.empty(blocks.row_shape(x.shape), dtype=real_dtype(param), device="meta")
+                  for x in (local(param), param))
+    return like(param, torch.empty_like(own, device=param.device), every)
 
 
 def kept_dtype(where: str, param: Tensor, least: torch.dtype, held: torch.dtype) -> torch.dtype:

@@ -100,12 +100,12 @@ def test_factor_and_flag():
 
 def test_a_routine_for_matrices_is_known_apart():
     """What goes through the routines gives them tensors of every shape."""
-    assert catalog.KNOWN.keys() - catalog.ROUTINES.keys() == {"muon"} and catalog.KNOWN["muon"] is MUON
-    assert {"muon", "merged_muon"} <= set(cpu.__all__)
+    assert catalog.KNOWN.keys() - catalog.ROUTINES.keys() == {"muon", "normuon"} and catalog.KNOWN["muon"] is MUON
+    assert {"muon", "merged_muon", "normuon", "merged_normuon"} <= set(cpu.__all__)
     numbers = {"iterations": 5.0, "compute": "bfloat16"}
-    assert MUON.matrix_arguments([ONES], numbers)[0]["cut"].ends == ([0, 4], [0, 6])
+    assert MUON.matrix_arguments(MUON, {"params": [ONES]}, numbers)[0]["cut"].ends == ([0, 4], [0, 6])
     with pytest.raises(ValueError, match=r"params\[1\]: expected a matrix, got shape \(6,\)"):
-        MUON.matrix_arguments([ONES, ONES[0]], numbers)
+        MUON.matrix_arguments(MUON, {"params": [ONES, ONES[0]]}, numbers)
     assert MUON.launches([catalog.Spec(24, ("float32",) * 3)], "merged", 5) == 18
 
 

@@ -43,19 +43,19 @@ def same(got, want):
         assert ((bits[0] == bits[1]) | (np.isnan(wide[0]) & np.isnan(wide[1]))).all(), i
 
 
-def compare(machine, host, steps=1, masters=None, **named):
+def compare(machine, host, steps=1, masters=None, routine="muon", **named):
     """Steps of a plan and of the reference, from copies of the same lists."""
     named = dict(lr=0.1, iterations=2) | named
     masters = {} if masters is None else {"master_params": masters}
     on_host, extra = copied(host), {name: copied([xs])[0] for name, xs in masters.items()}
     on_device, given = there(machine, host), {name: there(machine, [xs])[0] for name, xs in masters.items()}
     shared = {name: named.pop(name) for name in ("grad_factor", "found_inf") if name in named}
-    step = gpu.plan("muon", *on_device, **given, **named, **{k: machine.to_device(x) for k, x in shared.items()})
+    step = gpu.plan(routine, *on_device, **given, **named, **{k: machine.to_device(x) for k, x in shared.items()})
     for _ in range(steps):
         step()
-        cpu.merged_muon(*on_host, **extra, **named, **shared)
+        getattr(cpu, f"merged_{routine}")(*on_host, **extra, **named, **shared)
     machine.synchronize()
-    for k in (0, 2):
+    for k in (0, *range(2, len(host))):
         same(on_device[k], on_host[k])
     for name in extra:
         same(given[name], extra[name])

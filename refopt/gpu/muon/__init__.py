@@ -1,9 +1,9 @@
-"""Muon: ``refopt.cpu.muon``, merged, with products on tensor cores.
+"""Muon and NorMuon: ``refopt.cpu.muon``, merged, with products on tensor cores.
 
-A step takes three launches, and three more for each standard iteration, for any number of matrices of any shapes whose
-arrays have the same dtypes: `elements` has the former, `refopt.gpu.products` the latter. `iterations` says how many
-there are with restarts. Between them everything stays on the device, in the memory of `matrices`: the matrix to
-orthogonalize in the arithmetic type, and x and its squares in the dtype of the iterations.
+A step takes three launches, of NorMuon five, and three more for each standard iteration, for any number of matrices of
+any shapes whose arrays have the same dtypes: `elements` and `rows` have the former, `refopt.gpu.products` the latter.
+`iterations` says how many there are with restarts. Between them everything stays on the device, in the memory of
+`matrices`: the matrix to orthogonalize in the arithmetic type, and x and its squares in the dtype of the iterations.
 """
 
 from collections.abc import Sequence
@@ -11,15 +11,17 @@ from typing import Any
 
 import numpy as np
 
+from refopt.catalog import Routine
 from refopt.checks import Call, check_hyper
 from refopt.checks.dtypes import arithmetic
-from refopt.cpu.blocks import Cut, cuts
+from refopt.cpu.blocks import Cut, cuts_of
 from refopt.cpu.matmul import tensor_core
-from refopt.cpu.muon import MUON, ratio
+from refopt.cpu.muon import ratio
 from refopt.cpu.newton_schulz import restarting, schedule, takes_gram
 from refopt.gpu import tables
 from refopt.gpu.group import Group
 from refopt.gpu.launches import Launches
+from refopt.gpu.muon import rows
 from refopt.gpu.muon.elements import momentum_kernel, normalize_kernel, update_kernel
 from refopt.gpu.muon.iterations import launches, stages
 from refopt.gpu.muon.matrices import Workspace, matrices_of, uploaded
@@ -31,21 +33,22 @@ COMPUTED = {"float32": (*MMA, "float32"), "float64": ("float64",)}  # by the ari
 
 
 class MuonPlan(Plan):
-    """Muon bound to its arrays: a `refopt.gpu.Plan` that also takes ``coefficients``, ``restarts`` and ``blocks``.
+    """Muon or NorMuon bound to its arrays: a `refopt.gpu.Plan` with ``coefficients``, ``restarts`` and ``blocks``.
 
     A change of the number of iterations rebuilds the tables.
     """
 
     def __init__(
-        self, slots: dict[str, Any], hypers: dict[str, Any], form: str, stream: Any, shared: dict[str, Any]
+        self, routine: Routine, slots: dict[str, Any], hypers: dict[str, Any], form: str, stream: Any,
+        shared: dict[str, Any],
     ) -> None:
-        numbers, own = MUON.parted(hypers)
-        own = {**MUON.own, **own}
+        numbers, own = routine.parted(hypers)
+        own = {**routine.own, **own}
         self._coefficients, self._restarts, self._blocks = own["coefficients"], own["restarts"], own["blocks"]
-        super().__init__(MUON, self._launched, slots, numbers, form, stream, shared)
+        super().__init__(routine, self._launched, slots, numbers, form, stream, shared)
 
     def _build(self) -> None:
-        name, params, compute = MUON.merged_name, self._call.arrays["params"], self._choices["compute"]
+        name, params, compute = self.routine.merged_name, self._call.arrays["params"], self._choices["compute"]
         for i, param in enumerate(params):
             if param and compute not in (kinds := computed(param.dtype)):
                 expected = f"expected one of {', '.join(kinds)} on a device for params[{i}] of {param.dtype}"
@@ -55,21 +58,21 @@ class MuonPlan(Plan):
         self._iterations = int(self._hypers["iterations"])
         triples, self._starts = self._schedule(self._iterations)
         self._triples = np.array(triples, arithmetic(compute)).reshape(-1, 3)
-        self._cuts = cuts(name, [x for x in params if x], self._blocks)
+        self._cuts = cuts_of(self.routine, self._call.arrays, self._blocks)
         self._workspaces: list[Workspace] = []  # kept alive, since launches use their addresses
         super()._build()
 
     def _set(self, hyper: dict[str, Any]) -> None:
         if "iterations" in hyper:
-            row = self._rows["iterations"]
-            counted: Any = check_hyper(self.routine, row, hyper["iterations"], self._count, self._reals)
+            rows, number = self._rows, hyper["iterations"]
+            counted: Any = check_hyper(self.routine, rows["iterations"], number, self._count, self._reals)
             self._schedule(int(counted))
         super()._set(hyper)
         if self._hypers["iterations"] != self._iterations:
             self._build()
 
     def _schedule(self, iterations: int) -> tuple[list, tuple[int, ...] | None]:
-        name, compute = MUON.merged_name, self._choices["compute"]
+        name, compute = self.routine.merged_name, self._choices["compute"]
         triples = schedule(f"{name}: coefficients", self._coefficients, iterations)
         return triples, restarting(f"{name}: restarts", self._restarts, iterations, compute)
 
@@ -125,8 +128,12 @@ def launches_of(
     normalize = normalize_kernel(group.real, compute, group.chunk_tiles)
     steps.append(machine.prepare(normalize, pieces, threads, (places, chunks, norms)))
     steps += launches(machine, work, every, compute)
-    update = update_kernel(group.dtypes, compute, factor, group.chunk_tiles)
-    moved = group.addresses, places, chunks, uploaded(machine, ratios, group.real), group.hypers.values, found_at
+    own = rows.none(group)
+    if any(slot.by_row for slot in group.routine.slots):
+        own, between = rows.launches(group, matrices, compute, places, factor)
+        steps += between
+    update = update_kernel(group.routine, group.dtypes, compute, factor, group.chunk_tiles)
+    moved = group.addresses, places, chunks, uploaded(machine, ratios, group.real), group.hypers.values, *own, found_at
     steps.append(machine.prepare(update, pieces, threads, moved))
     return Launches(machine, steps), work
 

@@ -1,5 +1,7 @@
 """The elementwise work of a step of Muon, merged over all matrices: three launches apart from those of the products.
 
+`refopt.gpu.muon.rows` has two more of NorMuon, whose last launch takes a factor for each row from them.
+
 The first updates the momentum, stores the matrix to orthogonalize in the arithmetic type, and takes the norm of each
 matrix, along the tree of `refopt.gpu.tiles`. The second divides by the norm and rounds to the dtype of the iterations.
 The third updates the parameters.
@@ -15,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from refopt.checks.dtypes import SIZES, arithmetic
-from refopt.cpu.muon import MUON
+from refopt.checks.rows import Routine
 from refopt.cpu.reduce import TILE
 from refopt.gpu import remainder
 from refopt.gpu.gate import gate
@@ -24,14 +26,18 @@ from refopt.gpu.kernels import Kernel, factory, kernel
 from refopt.gpu.muon.matrices import FIRST_X, INNER, INNER_STRIDE, LAST_X, LOOKAHEAD, OF_TENSOR, OFFSET, OUTER_STRIDE
 from refopt.gpu.norms import NORM_BOUNDS, UPDATE_BOUNDS
 from refopt.gpu.products import padded
-from refopt.gpu.rows import OFFSETS, ROW, WHOLE, Slots, access, of_warp, own
+from refopt.gpu.rows import OFFSETS, ROW, SECOND, WHOLE, Slots, access, of_warp, own
 from refopt.gpu.tables import ALIGNED, START, STOP, TENSOR
 from refopt.gpu.target import cuda, device_function
 from refopt.gpu.tiles import chunk_sums, tile_sums
 from refopt.gpu.vectors import load_of, store_of
 
-PARAMS, GRADS, VELOCITIES, MASTERS = range(4)  # rows of the addresses
-LR, MU, DECAY, EPSILON, ITERATIONS, RESCALE = range(6)  # rows of the hyperparameters
+PARAMS, GRADS, VELOCITIES, BY_ROW = range(4)  # rows of the addresses; the last are the masters
+LR, MU, DECAY, EPSILON, ITERATIONS, RESCALE, BETA2, ROW_EPSILON = range(8)  # rows of the hyperparameters
+# Columns of the table of rows: the first of a matrix among all, and how their number grows with an element's in memory;
+# and the numbers of each row.
+FIRST, OUTER_ROW, INNER_ROW = range(3)
+SQUARES, DIVISORS = range(2)
 
 
 @device_function
@@ -189,13 +195,15 @@ def one_exact(param: str, master: str | None) -> tuple[Callable, Callable]:
 
 
 @factory
-def update_kernel(dtypes: tuple, compute: str, factor: str | None, chunk_tiles: int) -> Kernel:
-    """The last launch, a block for each tile: it decays the parameter and moves it by x."""
-    slots, param, master = Slots(MUON, dtypes), dtypes[PARAMS], dtypes[MASTERS]
+def update_kernel(routine: Routine, dtypes: tuple, compute: str, factor: str | None, chunk_tiles: int) -> Kernel:
+    """The last launch, a block for each tile: it decays the parameter and moves it by x, of NorMuon times a factor."""
+    slots, param, master = Slots(routine, dtypes), dtypes[PARAMS], dtypes[-1]
+    masters, by_row = len(dtypes) - 1, any(slot.by_row for slot in routine.slots)
     real: Any = slots.real
     load8_p, store8_p = slots.load(["params"]), slots.store({"params": 0, "stored_params": 0})
     (load_p, store_p), load8_x, load_x = one_exact(param, master), access(compute, real).load, load_of(compute)
     p_size, x_size, m_size, one = SIZES[param], SIZES[compute], 2 if master == "uint16" else 4, real(1)
+    zero = real(0)
     found, _ = gate(real, factor)
 
     @device_function
@@ -203,13 +211,22 @@ def update_kernel(dtypes: tuple, compute: str, factor: str | None, chunk_tiles: 
         return p * k[0] - k[1] * x
 
     @device_function
-    def update(p_at, m_at, x_at, place, i, stop, whole, k):
+    def scaled(x, n, beyond, rows):
+        """x times the factor of its row, that of the element ``beyond`` n, at most three."""
+        numbers, share, first, place = rows
+        row = first + index_of(place, n) + beyond * place[2]
+        return (zero if numbers[SQUARES, row] == zero else share / numbers[DIVISORS, row]) * x
+
+    @device_function
+    def update(p_at, m_at, x_at, place, rows, i, stop, whole, k):
         """Eight elements: x[0] are the parameters, and x[1] what they are moved by."""
         if whole:
-            x, at = cuda.local.array((2, 8), real), (p_at, 0, 0, m_at)
+            x, at = cuda.local.array((2, 8), real), (p_at, 0, 0, m_at, m_at)  # the fourth slot, or the fifth
             load8_p(at, i, stop, WHOLE, x)
             load8_x(x_at, i, stop, WHOLE, x, 1)
             for e in range(8):
+                if by_row:  # a matrix's rows in memory have a multiple of four elements here
+                    x[1, e] = scaled(x[1, e], i + SECOND * (e // 4), e % 4, rows)
                 x[0, e] = updated(x[0, e], x[1, e], k)
             store8_p(at, i, stop, WHOLE, x)
         else:
@@ -218,22 +235,25 @@ def update_kernel(dtypes: tuple, compute: str, factor: str | None, chunk_tiles: 
                 if n < stop:
                     there = index_of(place, n)
                     p, m = p_at + p_size * there, m_at + m_size * there
-                    store_p(p, m, updated(load_p(p, m), load_x(x_at + x_size * index_of_x(place[0], n)), k))
+                    x = real(load_x(x_at + x_size * index_of_x(place[0], n)))
+                    store_p(p, m, updated(load_p(p, m), scaled(x, n, 0, rows) if by_row else x, k))
 
     @kernel(UPDATE_BOUNDS)
-    def merged_muon_update(addresses, places, chunks, ratios, hyper, found_at):
+    def merged_muon_update(addresses, places, chunks, ratios, hyper, table, numbers, shares, found_at):
         c, offset = cuda.blockIdx.x // chunk_tiles, cuda.blockIdx.x % chunk_tiles * TILE
         if not found(found_at):
             matrix = chunks[c, TENSOR]
             tensor, origin = places[matrix, OF_TENSOR], places[matrix, OFFSET]
             place = places[matrix, INNER], places[matrix, OUTER_STRIDE], places[matrix, INNER_STRIDE]
-            p_at, m_at = addresses[PARAMS, tensor] + p_size * origin, addresses[MASTERS, tensor] + m_size * origin
+            p_at, m_at = addresses[PARAMS, tensor] + p_size * origin, addresses[masters, tensor] + m_size * origin
+            of = matrix if by_row else 0
+            rows = numbers, shares[of], table[of, FIRST], (place[0], table[of, OUTER_ROW], table[of, INNER_ROW])
             x_at, lr = places[matrix, LAST_X], hyper[LR, tensor]
             k = one - lr * hyper[DECAY, tensor], lr * ratios[matrix]
             start = chunks[c, START] + offset
             stop = min(chunks[c, STOP], start + TILE)
             for first in of_warp(start, stop, ROW):
                 whole = chunks[c, ALIGNED] != 0 and first + ROW <= stop
-                update(p_at, m_at, x_at, place, own(first), stop, whole, k)
+                update(p_at, m_at, x_at, place, rows, own(first), stop, whole, k)
 
     return merged_muon_update

@@ -25,7 +25,8 @@ OF_TENSOR, OFFSET, INNER, OUTER_STRIDE, INNER_STRIDE, LOOKAHEAD, FIRST_X, LAST_X
 class Matrix(NamedTuple):
     """A matrix in the memory of parameter number ``tensor``: first element, sizes and strides, in elements.
 
-    ``rows`` and ``columns`` are those of the matrix that the parameter is cut into.
+    ``rows`` and ``columns`` are those of the matrix that the parameter is cut into. In a state by row, ``first`` is the
+    place of its first row's number, and ``apart`` the distance to the next.
     """
 
     tensor: int
@@ -37,6 +38,8 @@ class Matrix(NamedTuple):
     rows: int
     columns: int
     left: bool
+    first: int
+    apart: int
 
     @property
     def size(self) -> int:
@@ -46,6 +49,11 @@ class Matrix(NamedTuple):
     def small(self) -> int:
         """The smaller of both sizes."""
         return min(self.outer, self.inner)
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether its rows are those of its memory order."""
+        return self.left == (self.rows <= self.columns)
 
     def regular(self) -> bool:
         """Whether its elements are contiguous, and aligned for vectors of four, in the parameter and the iterations."""
@@ -57,7 +65,9 @@ def matrices_of(tensor: int, cut: Cut) -> Iterator[Matrix]:
     """The matrices of a parameter that have elements."""
     stand_in = np.empty(int(np.prod(cut.shape, dtype=np.int64)), np.int8)  # its memory is never touched
     start = stand_in.__array_interface__["data"][0]
-    for view in cut.matrices(stand_in):
+    numbers = np.empty(sum(view.shape[0] for view in cut.matrices(stand_in)), np.int8)
+    first_number = numbers.__array_interface__["data"][0]
+    for view, own in zip(cut.matrices(stand_in), cut.by_row(numbers), strict=True):
         if not view.size:
             continue
         offset, (rows, columns), (down, right) = view.__array_interface__["data"][0] - start, view.shape, view.strides
@@ -65,7 +75,8 @@ def matrices_of(tensor: int, cut: Cut) -> Iterator[Matrix]:
         outward, inward = ((rows, down), (columns, right)) if by_rows else ((columns, right), (rows, down))
         strides = outward[1], inward[1] if inward[0] > 1 else 1
         left = (rows <= columns) == by_rows
-        yield Matrix(tensor, offset, outward[0], inward[0], *strides, rows, columns, left)
+        first = own.__array_interface__["data"][0] - first_number
+        yield Matrix(tensor, offset, outward[0], inward[0], *strides, rows, columns, left, first, own.strides[0])
 
 
 class Operation(NamedTuple):

@@ -19,6 +19,7 @@ from refopt.cpu import reduce
 from refopt.cpu.merged import exact
 from refopt.cpu.muon import updates
 from refopt.cpu.newton_schulz import by_gram
+from refopt.cpu.normuon import row_updates
 from refopt.oracle.bound import bounded, iterations
 from refopt.oracle.bound.bounded import Arithmetic, Bounded
 from refopt.oracle.bound.branches import every_way
@@ -30,8 +31,8 @@ def _sum_of_squares(x: Any) -> Any:
 
 
 PRIMITIVES: dict[Any, Any] = {
-    reduce.sum_of_squares: _sum_of_squares, updates: iterations.updates, by_gram: iterations.by_gram,
-    through_bf16: lambda x: as_stored(x, numpy_dtype("bfloat16")),
+    reduce.sum_of_squares: _sum_of_squares, updates: iterations.updates, row_updates: iterations.row_updates,
+    by_gram: iterations.by_gram, through_bf16: lambda x: as_stored(x, numpy_dtype("bfloat16")),
 }
 
 
@@ -137,7 +138,8 @@ def evaluate(
         return None if x is None else lift(x.reshape(-1)[0] if name in routine.scalars else x.astype(real))
 
     if routine.matrix_arguments:
-        values |= routine.matrix_arguments([arrays["params"]], {**numbers, **choices}, **own)[0]
+        lists = {name: [x] for name, x in arrays.items()}
+        values |= routine.matrix_arguments(routine, lists, {**numbers, **choices}, **own)[0]
     if not routine.elementwise:
         values["stored"] = _stored(routine, held, after or {}, lambda x: lift(x.astype(real)))
     run = rebound(rule or routine.rule)

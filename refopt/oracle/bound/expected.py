@@ -129,7 +129,7 @@ def expect(
     try:
         call = checks.check(row, slots, numbers, checks.host_array, gate)
         if row.matrix_arguments:
-            row.matrix_arguments(call.arrays["params"], call.hypers)
+            row.matrix_arguments(row, call.arrays, call.hypers)
     except (TypeError, ValueError) as error:
         raise type(error)(str(error).replace(f"{row.merged_name}:", "expect:", 1)) from None
     factor, flag = gate["grad_factor"], gate["found_inf"]

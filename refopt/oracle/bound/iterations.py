@@ -30,11 +30,13 @@ Iterations by Gram matrices are propagated likewise, R, Z, Q, T and x, as far as
 between restarts that are further apart, second-order terms outgrow the others. Squares are mirrored in the truth, too.
 """
 
+from itertools import zip_longest
+
 import numpy as np
 
 from refopt.cpu.muon import norm_of, ratio
 from refopt.cpu.newton_schulz import applied, takes_gram
-from refopt.oracle.bound.bounded import Bounded
+from refopt.oracle.bound.bounded import Bounded, sqrt, total
 from refopt.oracle.bound.values import high
 
 DELTA = 1e-9  # the probability that an element of correct code is outside
@@ -69,12 +71,13 @@ def by_gram(x, off, triples, restarts, of, restarted=applied, finished=applied, 
 
 def updates(
     u, *, cut, triples, lr, epsilon, adjust_lr, compute, restarts=None, norm=norm_of, scale=ratio, gram=by_gram,
+    rows=(),
 ):
-    """`refopt.cpu.muon.updates` of a `Bounded` tensor. The last three arguments are for rules with other ones."""
+    """`refopt.cpu.muon.updates` of a `Bounded` tensor. ``norm``, ``scale`` and ``gram`` are for rules with others."""
     of, values = u.arithmetic, high(u.value)
     results, rooms = np.zeros(values.shape), np.zeros(values.shape)
     every = (cut.matrices(x) for x in (values, np.broadcast_to(u.error, values.shape), results, rooms))
-    for matrix, error, result, room in zip(*every, strict=True):
+    for matrix, error, result, room, by_rows in zip_longest(*every, rows):
         if not matrix.size:
             continue
         if not np.isfinite(matrix).all():
@@ -85,9 +88,51 @@ def updates(
         x, off = orthogonalized(matrix, error, triples, least, compute, rounding, norm, restarts, gram)
         factor = of.exact(scale(*matrix.shape, adjust_lr, np.float64))
         factor.error = 2 * of.rounding * high(factor.value)
-        moved = lr * factor * Bounded(of.exact(x).value, off, of)
+        x = Bounded(of.exact(x).value, off, of)
+        moved = lr * factor * (by_rows(x) if by_rows else x)
         result[...], room[...] = high(moved.value), moved.error + 2.0**-53 * abs(high(moved.value))
     return Bounded(of.exact(results).value, rooms, of)
+
+
+def row_updates(u, w, *, cut, beta2, row_epsilon, factors=None, **numbers):
+    """`refopt.cpu.normuon.row_updates` of `Bounded` tensors; ``factors`` is for rules with other ones."""
+    of, values = u.arithmetic, np.array(high(w.value))
+    rooms = np.array(w.error + 0 * values)
+
+    def by_rows(own):
+        value, error = own
+
+        def normalized(x):
+            rows = [Bounded(of.exact(one).value, off, of) for one, off in zip(high(x.value), x.error, strict=True)]
+            held = [Bounded(of.exact(one).value, off, of) for one, off in zip(value, error, strict=True)]
+            averages, scales = zip(*(factors or row_factors)(rows, held, beta2, row_epsilon), strict=True)
+            value[...], error[...] = zip(*((high(a.value), a.error) for a in averages), strict=True)
+            return joined(scale * row for scale, row in zip(scales, rows, strict=True))
+
+        return normalized
+
+    update = updates(u, cut=cut, rows=map(by_rows, zip(*map(cut.by_row, (values, rooms)), strict=True)), **numbers)
+    return update, Bounded(of.exact(values).value, rooms, of)
+
+
+def row_factors(rows, held, beta2, row_epsilon):
+    """`refopt.cpu.normuon.factors`, row by row: the new average and the factor."""
+    squares = [row.sum_of_squares() for row in rows]
+    averages = [beta2 * w + (1 - beta2) * (n / row.error.size) for w, n, row in zip(held, squares, rows, strict=True)]
+    divisors = [sqrt(w) + row_epsilon for w in averages]
+    none = [high(n.value) == 0 for n in squares]
+    after = [n if zero else n / d / d for n, d, zero in zip(squares, divisors, none, strict=True)]
+    share = sqrt(total(joined(squares))) / sqrt(total(joined(after))) if not all(none) else 0
+    return [(w, n if zero else share / d) for w, n, d, zero in zip(averages, squares, divisors, none, strict=True)]
+
+
+def joined(parts):
+    """Bounded numbers or rows as one array."""
+    parts = list(parts)
+    values = np.array([high(x.value) for x in parts])
+    of = parts[0].arithmetic
+    bounded = Bounded(of.exact(values).value, np.array([x.error for x in parts]) + 2.0**-53 * abs(values), of)
+    return bounded.signed_as(*parts)
 
 
 def orthogonalized(

@@ -49,7 +49,7 @@ def require_schedule(where: str, row: Routine, settings: Mapping[str, Any]) -> N
     every = {**row.defaults, **settings}
     own = {name: every[name] for name in ("coefficients", "restarts")}
     try:
-        row.matrix_arguments([], every, **own)
+        row.matrix_arguments(row, {name: [] for name in row.slot_names}, every, **own)
     except (TypeError, ValueError) as error:
         text = f"{where}: set: {str(error).partition(': ')[2]}"
         if "indefinite" in text:

@@ -164,7 +164,8 @@ class Situation(NamedTuple):
         choices, own = self.row.parted(self.choices)
         numbers |= {name: x for name, x in choices.items() if name != "rounding"}
         if self.row.matrix_arguments:
-            numbers |= self.row.matrix_arguments([self.arrays["params"]], self.numbers | choices, **own)[0]
+            lists = {name: [x] for name, x in self.arrays.items()}
+            numbers |= self.row.matrix_arguments(self.row, lists, self.numbers | choices, **own)[0]
         if not self.row.elementwise:
             numbers["stored"] = lambda name, x: wide["params"] if name == "params" else x
         names = [name for name in self.row.slot_names if name in self.row.states or name in self.row.scalars]

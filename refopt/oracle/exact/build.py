@@ -7,6 +7,7 @@ import numpy as np
 
 from refopt.catalog import ROUTINES, Hyper, Routine, Slot
 from refopt.checks.dtypes import arithmetic, numpy_dtype
+from refopt.cpu import Blocks
 from refopt.cpu.remainder import split
 from refopt.oracle.exact.cases import Case, has
 
@@ -98,6 +99,9 @@ class Tensor(NamedTuple):
             return None
         if slot.scalar:
             return self.numbers[slot.name].array(1, np.dtype(arithmetic(self.dtypes[0])).name).reshape(self.shape and 1)
+        if slot.by_row:
+            shape, dtype = Blocks().row_shape(self.shape), np.dtype(arithmetic(self.dtypes[0])).name
+            return self.numbers[slot.name].array(math.prod(shape), dtype).reshape(shape)
         dtype = self.dtypes[{"params": 0, "grads": 1, "master_params": 3}.get(slot.name, 2)]
         return dense(self.numbers[slot.name].array(math.prod(self.shape), dtype), self.shape, self.order)
 

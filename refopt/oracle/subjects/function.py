@@ -14,6 +14,7 @@ import numpy as np
 from refopt.catalog import KNOWN, Routine
 from refopt.checks.arguments import kind_of
 from refopt.checks.dtypes import arithmetic, numpy_dtype
+from refopt.cpu import Blocks
 from refopt.oracle.cases import NUMBERS, choices_of, numbers_of
 from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.memory import Placed
@@ -25,6 +26,7 @@ from refopt.state.peers import NONE
 
 LISTS = "params", "grads"
 SCALARS = {slot.name: slot for row in KNOWN.values() for slot in row.slots if slot.scalar}
+BY_ROW = {slot.name for row in KNOWN.values() for slot in row.slots if slot.by_row}
 
 class Function:
     """A function ``step(params, grads, *states, **numbers)`` of lists of arrays.
@@ -169,6 +171,8 @@ class Function:
             of = SCALARS[name].initial
             return np.full(1, self.values[of] if isinstance(of, str) else of, arithmetic(p.dtype.name))
         of = self.initial.get(name, 0.0)
+        if name in BY_ROW and not callable(of):
+            return np.full(Blocks().row_shape(p.shape), of, arithmetic(p.dtype.name))
         if callable(of):
             return np.array(of(p))
         fortran = p.ndim > 1 and p.flags.f_contiguous and not p.flags.c_contiguous

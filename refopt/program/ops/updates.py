@@ -118,7 +118,7 @@ def _check_routine(graph: Graph, op: Op, routine: Routine) -> None:
     numbers, own = routine.parted(op.attrs)
     call = checks.check(routine, {name: None for name in routine.slot_names} | vars, numbers, Describer(), shared)
     if routine.matrix_arguments:
-        routine.matrix_arguments(call.arrays["params"], call.hypers, **own)
+        routine.matrix_arguments(routine, call.arrays, call.hypers, **own)
 
 
 def _check_inputs(graph: Graph, op: Op) -> None:
