@@ -86,7 +86,24 @@ def views_of_lanes(x, out):
     out[i] = total + x[i:][0] + x[i : i + 1].size + tile[t, np.uint16(n) :][0]
 
 
-@pytest.mark.parametrize("body", [constant_indices, views_of_lanes])
+def holding(yes, no):
+    @cuda.jit(device=True)
+    def held(x, i):
+        """Both sides of `and` and `or` with a value that is known before the kernel runs, and a load."""
+        return 1 if yes and x[i] > 0 else 2 if no or x[i] < -7 else 3 if x[i] < -3 and yes else 4 if x[i] or no else 5
+
+    return held
+
+
+held = holding(True, False)
+
+
+def known_conditions(x, out):
+    i = cuda.grid(1)
+    out[i] = held(x, i) if i % 3 else 16
+
+
+@pytest.mark.parametrize("body", [constant_indices, views_of_lanes, known_conditions])
 def test_kernels(body, by_lanes):
     both_are([words(128, np.int32) >> 8], np.zeros(128, np.int64), body, by_lanes, 2, 64)
 

@@ -9,6 +9,7 @@ import ast
 import builtins
 import types
 from collections.abc import Callable, Iterable
+from keyword import iskeyword
 from typing import Any
 
 import numpy as np
@@ -202,7 +203,7 @@ class Expressions:
         parts = [way for way in ways if not isinstance(way, str)]
         if stores(parts):
             raise Refused("an assignment in part of an expression")
-        given = [way for way in ways if isinstance(way, str) and way.isidentifier()]
+        given = [way for way in ways if isinstance(way, str) and way.isidentifier() and not iskeyword(way)]
         ins = list(dict.fromkeys([*self.variables(self.locals & reads(parts)), *given]))
         name = self.program.name("t")
 
