@@ -9,6 +9,7 @@ from refopt import cpu
 from refopt.catalog import Hyper, Routine, Slot, Spec
 from refopt.catalog.workloads import Workload
 from refopt.checks.dtypes import arithmetic, lacking, numpy_dtype
+from refopt.cpu.codes import ROOTS, SIGNED
 from refopt.cpu.newton_schulz import takes_gram
 from refopt.cpu.remainder import split
 
@@ -16,13 +17,15 @@ from refopt.cpu.remainder import split
 class Dtypes(NamedTuple):
     """A dtype configuration: the dtype of parameters and gradients, and the additional arrays.
 
-    With ``master`` or ``remainder`` every state has the arithmetic type; ``chance`` is stochastic rounding.
+    With ``master`` or ``remainder`` every state has the arithmetic type; ``chance`` is stochastic rounding, and with
+    ``coded`` states have 8 bits.
     """
 
     param: str
     master: bool = False
     remainder: bool = False
     chance: bool = False
+    coded: bool = False
 
 
 DTYPES = {
@@ -34,6 +37,7 @@ DTYPES = {
     "bf16-amp": Dtypes("bfloat16", master=True),
     "bf16+16": Dtypes("bfloat16", remainder=True),
     "bf16-sr": Dtypes("bfloat16", chance=True),
+    "fp32-8": Dtypes("float32", chance=True, coded=True),
 }
 
 # Numbers large enough to change bits in every dtype, which defaults may not be.
@@ -106,7 +110,9 @@ def unavailable(dtype: str, routine: Routine | None = None) -> str:
 
 def offered(routine: Routine, dtype: str) -> bool:
     """Whether a routine supports a dtype configuration."""
-    return "rounding" in routine.choices or not DTYPES[dtype].chance
+    asked = DTYPES[dtype]
+    able = "rounding" in routine.choices or not asked.chance
+    return able and (bool(routine.states) or not asked.coded)
 
 
 def extents(
@@ -147,6 +153,8 @@ def slot_dtype(slot: Slot, dtype: str) -> str:
     asked = DTYPES[dtype]
     if slot.name == "master_params" and asked.remainder:
         return "uint16"
+    if asked.coded and not slot.scalar and slot.name not in ("params", "grads", "master_params"):
+        return "uint8"
     exact = slot.scalar or slot.by_row or ((asked.master or asked.remainder) and slot.name not in ("params", "grads"))
     return np.dtype(arithmetic(asked.param)).name if exact else asked.param
 
@@ -188,7 +196,8 @@ def _states(
     if slot.scalar:
         low, high = LENGTHS.get(slot.name, SCALARS)
         return [values.uniform(low, high, 1).astype(kind) for _ in workload.tensors]
-    return [_state(values, real, slot, t).astype(kind) for t in workload.tensors]
+    exact = [_state(values, real, slot, t) for t in workload.tensors]
+    return [(SIGNED if slot.signed else ROOTS).coded(x) if kind == np.uint8 else x.astype(kind) for x in exact]
 
 
 def hypers(routine: Routine, workload: Workload, step: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refopt.checks.dtypes import ITEM_SIZES, name_of
+from refopt.checks.dtypes import ITEM_SIZES, coded_bytes, name_of
 
 PLAIN = np.ndarray, np.memmap  # the second differs only in where it is stored
 
@@ -140,6 +140,16 @@ def check_like(where: str, array: Array, like: Array, name: str, *, written: boo
         raise ValueError(f"{where}: expected {order}, got {layout}")
     if written:
         check_writable(where, array)
+
+
+def check_coded(where: str, array: Array, size: int) -> None:
+    """Refuse a coded state (numerics, N21) unless it has the bytes of so many elements, aligned to its scales."""
+    if array.shape != (expected := (coded_bytes(size),)):
+        raise ValueError(f"{where}: expected shape {expected} for {size} elements in 8 bits, got {array.shape}")
+    check_dense(where, array)
+    if array.size and array.address % 4:
+        raise ValueError(f"{where}: expected an address divisible by 4, got one with remainder {array.address % 4}")
+    check_writable(where, array)
 
 
 def check_writable(where: str, array: Array) -> None:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refopt.checks.arguments import listed
-from refopt.checks.arrays import Array, check_by_row, check_like, check_one, refuse_overlaps
+from refopt.checks.arrays import Array, check_by_row, check_coded, check_like, check_one, refuse_overlaps
 from refopt.checks.dtypes import SIZES, arithmetic, arithmetic_name, widens
 from refopt.checks.numbers import check_hypers
 from refopt.checks.rows import Routine, Spec
@@ -100,11 +100,14 @@ def _check_tensor(name: str, routine: Routine, arrays: dict[str, list[Array | No
         if slot.by_row:
             check_by_row(where, array, arithmetic_name(param.dtype))
             continue
-        _check_dtype(where, slot.name, array.dtype, param.dtype, real)
-        check_like(where, array, param, f"params[{i}]", written=slot.written)
+        _check_dtype(where, slot.name, array.dtype, param.dtype, real, coded=routine.elementwise)
+        if array.dtype == "uint8":
+            check_coded(where, array, param.size)
+        else:
+            check_like(where, array, param, f"params[{i}]", written=slot.written)
 
 
-def _check_dtype(where: str, slot: str, dtype: str, param: str, real: type) -> None:
+def _check_dtype(where: str, slot: str, dtype: str, param: str, real: type, coded: bool) -> None:
     exact = arithmetic_name(param)
     if slot == "grads":
         if not widens(dtype, real):
@@ -114,8 +117,8 @@ def _check_dtype(where: str, slot: str, dtype: str, param: str, real: type) -> N
         if dtype not in both or param == exact:
             expected = f"no master for a {param} parameter" if param == exact else " or ".join(both)
             raise TypeError(f"{where}: expected {expected}, got {dtype}")
-    elif dtype not in (exact, param):
-        raise TypeError(f"{where}: expected {' or '.join(dict.fromkeys((exact, param)))}, got {dtype}")
+    elif dtype not in (allowed := dict.fromkeys((exact, param, *(("uint8",) if coded and real is np.float32 else ())))):
+        raise TypeError(f"{where}: expected {' or '.join(allowed)}, got {dtype}")
 
 
 def _spans(

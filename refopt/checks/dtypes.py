@@ -13,6 +13,18 @@ ITEM_SIZES = SIZES | {
     "bool": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8,
 }
 
+GROUP, CODED = 32, 36  # elements and bytes of a group of a state in 8 bits (numerics, N21)
+
+
+def coded_bytes(size: int) -> int:
+    """The bytes of a state of so many elements in 8 bits."""
+    return -(-size // GROUP) * CODED
+
+
+def bytes_of(dtype: str, size: int) -> int:
+    """The bytes of so many elements of a parameter, gradient or state; ``"uint8"`` is a state in 8 bits."""
+    return coded_bytes(size) if dtype == "uint8" else size * ITEM_SIZES[dtype]
+
 
 @cache
 def name_of(dtype: Any) -> str:

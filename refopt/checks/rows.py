@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Self
 
-from refopt.checks.dtypes import ITEM_SIZES
+from refopt.checks.dtypes import bytes_of
 
 
 class Slot(NamedTuple):
@@ -199,8 +199,8 @@ class Routine(_Row):
         total = 0
         for spec in specs:
             passes = self.traffic(self.forms[form], spec.dtypes, **choices)
-            sizes = {n: ITEM_SIZES[d] for n, d in zip(self.slot_names, spec.dtypes, strict=True) if d}
-            total += spec.size * sum(passes.get(name, 0) * size for name, size in sizes.items())
+            dtypes = {n: d for n, d in zip(self.slot_names, spec.dtypes, strict=True) if d}
+            total += sum(passes.get(name, 0) * bytes_of(dtype, spec.size) for name, dtype in dtypes.items())
         return total
 
 

@@ -10,10 +10,11 @@
 Every file with a row (`refopt.cpu.routine`) is an optimizer; its functions, ``merged_NAME`` and ``NAME``, are here. The
 oracle also uses the formulae, and varies them. Optimizers share these modules, and the kernels follow them:
 `refopt.cpu.weight_decay`; `refopt.cpu.reduce`, the order of sums; `refopt.cpu.remainder` and `refopt.cpu.stochastic`,
-storage in bf16; `refopt.cpu.coalesce`, layouts; `refopt.cpu.gradient_check`, clipping; `refopt.cpu.matmul`, products of
-matrices, including those of tensor cores; `refopt.cpu.muon`, `refopt.cpu.normuon`, `refopt.cpu.newton_schulz`, their
-iterations, and `refopt.cpu.blocks`, the matrices of a parameter. `refopt.cpu.routine` and `refopt.cpu.merged` turn a
-rule into a step. A checked call can be repeated: see these two, `refopt.cpu.cast` and `refopt.cpu.loss_scale`.
+storage in bf16; `refopt.cpu.codes`, in 8 bits; `refopt.cpu.coalesce`, layouts; `refopt.cpu.gradient_check`, clipping;
+`refopt.cpu.matmul`, products of matrices, including those of tensor cores; `refopt.cpu.muon`, `refopt.cpu.normuon`,
+`refopt.cpu.newton_schulz`, the iterations, and `refopt.cpu.blocks`, the matrices of a parameter. `refopt.cpu.routine`
+and `refopt.cpu.merged` turn a rule into a step. A checked call can be repeated: see these two, `refopt.cpu.cast` and
+`refopt.cpu.loss_scale`.
 """
 
 from importlib import import_module

@@ -21,6 +21,7 @@ import numpy as np
 from refopt import checks
 from refopt.checks.dtypes import arithmetic, name_of
 from refopt.checks.rows import Routine
+from refopt.cpu.codes import ROOTS, SIGNED, chances
 from refopt.cpu.remainder import join, split_numbers
 from refopt.cpu.stochastic import dither, random16
 
@@ -69,6 +70,7 @@ class Tensor:
         row = call.routine
         self.row, self.rule, self.carried = row, rule, row.carried
         self.scalars, self.checked = frozenset(row.scalars), False
+        self.codes = {slot.name: SIGNED if slot.signed else ROOTS for slot in row.slots}
         self.arrays: dict[str, Any] = {name: checks.flat(call.slots[name][i]) for name in row.slot_names}
         self.real = arithmetic(name_of(self.arrays["params"].dtype))
         self.set(call.hyper_of(i))
@@ -88,15 +90,32 @@ class Tensor:
         arrays, real = self.arrays, self.real
         param, master = arrays["params"], arrays["master_params"]
         g = self.rescale * real(factor) * arrays["grads"].astype(real)
-        states = [_value(arrays[name], real, name in self.scalars) for name in self.carried]
+        states = [self._value(name, param.size) for name in self.carried]
         results = self.rule(exact(param, master, real), g, *states, **self.numbers)
         if not self.checked:  # a rule always returns the same form
             _check_results(self.row, self.carried, arrays, results)
             self.checked = True
         for name, state in zip(self.carried, results[1:], strict=True):
             if arrays[name] is not None:
-                store(arrays[name], np.asarray(state), self.seed, self.chance.get(name))
+                self._store(name, np.asarray(state))
         _store_param(param, master, results[0], self.seed, self.chance.get("params"))
+
+    def _value(self, name: str, size: int) -> Any:
+        array = self.arrays[name]
+        if array is None:
+            return None
+        if name in self.scalars:
+            return array.reshape(-1)[0]
+        return self.codes[name].decode(array, size) if array.dtype == np.uint8 else array.astype(self.real)
+
+    def _store(self, name: str, state: np.ndarray) -> None:
+        array, chance = self.arrays[name], self.chance.get(name)
+        if array.dtype != np.uint8:
+            store(array, state, self.seed, chance)
+        elif chance is None:
+            self.codes[name].encode(array, state)
+        else:
+            self.codes[name].encode(array, state, chances(state.size, self.seed, chance))
 
     def _stored(self, name: str, x: np.ndarray) -> np.ndarray:
         array = self.arrays[name]
@@ -138,7 +157,3 @@ def store(array: np.ndarray, values: np.ndarray, seed: int, chance: int | None) 
     array[...] = values.astype(array.dtype)
 
 
-def _value(array: np.ndarray | None, real: type, scalar: bool) -> Any:
-    if array is None:
-        return None
-    return array.reshape(-1)[0] if scalar else array.astype(real)

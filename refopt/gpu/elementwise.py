@@ -38,14 +38,17 @@ def merged_update(routine: Routine, dtypes: tuple, choices: tuple, factor: str =
     rule, prepare, advance = rule_for(routine, real, slots.present, named)
     found, factor_of = gate(real, factor)
     # x[0] are the exact parameters, x[1] the gradients, and the states follow. If rounding is stochastic, x[last] are
-    # the parameters as they are stored; otherwise stores round.
+    # the parameters as they are stored, and the chances for states in 8 bits follow; otherwise stores round.
     states = [name for name in routine.states if name in slots.present]
     array = {name: a for a, name in enumerate(["params", "grads", *states])}
-    last, arrays = len(array), len(array) + stochastic
-    to_round: Any = by_chance(tuple(chance_rows(routine, slots, array | {"params": last}))) if stochastic else None
+    last = len(array)
+    chances = {name: last + 1 + n for n, name in enumerate(slots.coded())} if stochastic else {}
+    arrays = last + stochastic + len(chances)
+    rounded = chance_rows(routine, slots, array | {"params": last} | chances)
+    to_round: Any = by_chance(tuple(rounded), frozenset(chances.values())) if stochastic else None
     load, elements = slots.load([*array]), column(last)
     written = {name: a for name, a in array.items() if name != "grads"}
-    store = slots.store(written | {"stored_params": last if stochastic else 0})
+    store = slots.store(written | {"stored_params": last if stochastic else 0}, chances)
     hypers_of, scalars_of = column(len(routine.hypers) - 1), column(len(routine.scalars))
     addresses_of, seed_row, results = column(len(dtypes)), len(routine.hypers) - 1, last - 1
     scalars = len(routine.scalars)
@@ -97,13 +100,13 @@ def merged_update(routine: Routine, dtypes: tuple, choices: tuple, factor: str =
 
 
 def chance_rows(routine: Routine, slots: Slots, array: dict[str, int]) -> list[int]:
-    """By number in `refopt.cpu.stochastic.random16`, the array of x to round to bf16, or -1.
+    """By number in `refopt.cpu.stochastic.random16`, the array of x to round to bf16 or for chances, or -1.
 
     A parameter with a remainder is stored exactly.
     """
     names = ["params", *routine.states]
     exact = "params" if slots.dtypes["master_params"] == "uint16" else ""
-    rows = [array[n] if slots.dtypes[n] == "bfloat16" and n != exact else -1 for n in names]
+    rows = [array[n] if slots.dtypes[n] in ("bfloat16", "uint8") and n != exact else -1 for n in names]
     return rows + [-1] * (len(rows) % 2)
 
 
@@ -143,8 +146,8 @@ def settle_scalars(carried, phase):
 def launches(group: Group, form: str, **choices: Any) -> Launches | Alternating:
     """The launches of a group: one, or one for each tensor."""
     machine, routine = group.machine, group.routine
-    if "bfloat16" not in group.dtypes:
-        choices["rounding"] = "nearest"  # only bf16 is rounded stochastically, so the same kernel serves
+    if {"bfloat16", "uint8"}.isdisjoint(group.dtypes):
+        choices["rounding"] = "nearest"  # only bf16 and codes are rounded stochastically, so the same kernel serves
     update = merged_update(routine, group.dtypes, tuple(sorted(choices.items())), group.factor_dtype)
     tensors = len(group.members)
     carried = group.zeros(2, max(1, len(routine.scalars)), tensors)

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from refopt.cpu.codes import chance
 from refopt.cpu.stochastic import KEY_STEPS, MULTIPLIERS, ROUNDS, dither, philox
 from refopt.gpu.patterns import WIDENED, pattern_of
-from refopt.gpu.rows import SECOND
 from refopt.gpu.target import device_function, intrinsic
+from refopt.gpu.vectors import SECOND
 
 WORD = 0xFFFFFFFF
 
@@ -68,6 +69,24 @@ def dither4_high(x, words):
     return tuple(_dithered(value, word >> 16) for value, word in zip(x, words, strict=True))
 
 
+def _chances(shift: int) -> str:
+    parts = [f"shr.u32 r, ${4 + k}, {shift + 2}; and.b32 r, r, 0x3fff; cvt.rn.f32.u32 x, r; "
+             f"add.rn.f32 x, x, 0f3f000000; mul.rn.f32 ${k}, x, 0f38800000; " for k in range(4)]
+    return "{ .reg .b32 r; .reg .f32 x; " + "".join(parts) + "}"
+
+
+@intrinsic(_chances(0), "=f,=f,=f,=f,r,r,r,r", "ffff", "rrrr", lanes=True)
+def chances4_low(words):
+    """Four chances, as `refopt.cpu.codes.chances` has them, from the lower halves of four words."""
+    return tuple(chance(np.asarray(word & 0xFFFF))[()] for word in words)
+
+
+@intrinsic(_chances(16), "=f,=f,=f,=f,r,r,r,r", "ffff", "rrrr", lanes=True)
+def chances4_high(words):
+    """Four chances from the upper halves of four words."""
+    return tuple(chance(np.asarray(word >> 16))[()] for word in words)
+
+
 def _dithered(value: Any, bits: int) -> Any:
     """`refopt.cpu.stochastic.dither` of one value; infinity and NaN are unchanged."""
     if type(value) is np.ndarray:
@@ -76,13 +95,16 @@ def _dithered(value: Any, bits: int) -> Any:
     return value if pattern & 0x7F800000 == 0x7F800000 else WIDENED[pattern + bits >> 16]
 
 
-def by_chance(rows: tuple[int, ...]) -> Callable:
+def by_chance(rows: tuple[int, ...], chances: frozenset[int] = frozenset()) -> Callable:
     """``round_by_chance(i, seed, x)``: rounds a thread's elements of arrays to bf16 stochastically, in x.
 
-    ``rows[n]`` is the array of x that has number n in `refopt.cpu.stochastic.random16`, or -1 if it is not rounded.
-    Arrays 2n and 2n + 1 share their words, and take half of each.
+    ``rows[n]`` is the array of x that has number n in `refopt.cpu.stochastic.random16`, or -1 if it is not rounded;
+    those in ``chances`` get the chances by which codes are rounded. Arrays 2n and 2n + 1 share their words, and take
+    half of each.
     """
     pairs = len(rows) // 2
+    low_chance = tuple(row in chances for row in rows[::2])
+    high_chance = tuple(row in chances for row in rows[1::2])
 
     @device_function
     def round_by_chance(i, seed, x):
@@ -92,10 +114,12 @@ def by_chance(rows: tuple[int, ...]) -> Callable:
                 for half in range(2):
                     e, words = 4 * half, random4(i + SECOND * half >> 2, pair, seed)
                     if low >= 0:
-                        new = dither4_low((x[low, e], x[low, e + 1], x[low, e + 2], x[low, e + 3]), words)
+                        new = (chances4_low(words) if low_chance[pair] else
+                               dither4_low((x[low, e], x[low, e + 1], x[low, e + 2], x[low, e + 3]), words))
                         x[low, e], x[low, e + 1], x[low, e + 2], x[low, e + 3] = new
                     if high >= 0:
-                        new = dither4_high((x[high, e], x[high, e + 1], x[high, e + 2], x[high, e + 3]), words)
+                        new = (chances4_high(words) if high_chance[pair] else
+                               dither4_high((x[high, e], x[high, e + 1], x[high, e + 2], x[high, e + 3]), words))
                         x[high, e], x[high, e + 1], x[high, e + 2], x[high, e + 3] = new
 
     return round_by_chance

@@ -20,11 +20,13 @@ import numpy as np
 
 from refopt.catalog import Routine
 from refopt.checks.dtypes import ITEM_SIZES, SIZES, arithmetic
+from refopt.cpu.codes import ROOTS, SIGNED
 from refopt.gpu import remainder, vectors
+from refopt.gpu.codes import load_coded, store_coded
 from refopt.gpu.target import cuda, device_function
+from refopt.gpu.vectors import SECOND
 
 ROW = 256
-SECOND = 128  # from a thread's first four elements of a row to its other four
 OFFSETS = 0, 1, 2, 3, SECOND, SECOND + 1, SECOND + 2, SECOND + 3  # from a thread's first element of a row to its eight
 # Of NumPy's type, since Numba compiles a function anew for every Python constant that it is given.
 WHOLE, PARTIAL = np.bool_(True), np.bool_(False)
@@ -193,6 +195,7 @@ class Slots:
         self.real: Any = arithmetic(dtypes[0])
         self.present = frozenset(name for name, dtype in self.dtypes.items() if dtype)
         self._row = {name: row for row, name in enumerate(routine.slot_names)}
+        self._codes = {slot.name: SIGNED if slot.signed else ROOTS for slot in routine.slots}
         self._exact = {None: "params", "uint16": "joined"}.get(dtypes[-1], "master_params")
 
     def load(self, names: Sequence[str], policy: str = "") -> Callable:
@@ -204,10 +207,14 @@ class Slots:
             moves.append(self._move(0, name, a, policy and ("pass" if passes else policy)))
         return in_turn(moves)
 
-    def store(self, arrays: Mapping[str, int]) -> Callable:
-        """Store slots, each from the array of x that is given with its name."""
+    def store(self, arrays: Mapping[str, int], chances: Mapping[str, int] = {}) -> Callable:
+        """Store slots, each from the array of x that is given with its name.
+
+        ``chances`` has arrays with the chances by which states in 8 bits are rounded; others are to nearest.
+        """
         same = {"params": "params", "joined": "stored_params"}.get(self._exact)  # stored by the other of the two
-        return in_turn([self._move(1, name, a) for name, a in arrays.items() if name != same])
+        return in_turn([self._move(1, name, a, chance=chances.get(name, -1)) for name, a in arrays.items()
+                        if name != same])
 
     def as_stored(self, arrays: Mapping[str, int]) -> Callable | None:
         """Round arrays of x, each given with its slot, to what a load of the slot returns; None if none changes."""
@@ -216,8 +223,15 @@ class Slots:
         rounded = [(dtypes[name], a) for name, a in arrays.items() if ITEM_SIZES.get(dtypes[name]) == 2]
         return in_turn([Move(rounding(dtype), a, 0) for dtype, a in rounded]) if rounded else None
 
-    def _move(self, which: int, name: str, a: int, policy: str = "") -> Move:
+    def coded(self) -> list[str]:
+        """The states in 8 bits."""
+        return [name for name in self._codes if self.dtypes[name] == "uint8" and name != "master_params"]
+
+    def _move(self, which: int, name: str, a: int, policy: str = "", chance: int = -1) -> Move:
         name = {"params": self._exact, "stored_params": "params"}.get(name, name)
         if name == "joined":
             return Move(joined_access(policy)[which], a, self._row["params"], self._row["master_params"])
+        if self.dtypes[name] == "uint8":
+            kind = self._codes[name]
+            return Move(store_coded(kind, chance) if which else load_coded(kind), a, self._row[name])
         return Move(access(self.dtypes[name], self.real, policy)[which], a, self._row[name])

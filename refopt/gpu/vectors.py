@@ -33,6 +33,7 @@ from refopt.simt import memory
 # that it displaces nothing that is read again. The numbers are results of the PTX instruction createpolicy; as
 # constants they take no register.
 POLICIES = {"keep": 0x14F0000000000000, "pass": 0x12F0000000000000}
+SECOND = 128  # from a thread's first four elements of a row to its other four
 
 
 class Format(NamedTuple):

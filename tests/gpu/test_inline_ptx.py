@@ -6,12 +6,13 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from refopt import simt
 from refopt.checks.dtypes import numpy_dtype
-from refopt.gpu import cast, philox, remainder, vectors, words
+from refopt.cpu.codes import ROOTS, SIGNED
+from refopt.gpu import cast, codes, philox, remainder, vectors, words
 
 WORD, LONG = 0xFFFFFFFF, 2**64 - 1
 anything = st.integers(0, WORD)
@@ -46,6 +47,18 @@ def towards_zero(bits):
         return int((np.nextafter(near, np.float32(0)) if abs(near) > abs(value) else near).view(np.uint32))
 
 
+def of_floats(function):
+    """An instruction of fp32, rounded once, from bits to bits."""
+    def instruction(*operands):
+        with np.errstate(all="ignore"):
+            return int(np.float32(function(*(number(x, np.float32) for x in operands))).view(np.uint32))
+    return instruction
+
+
+def field(bits, first, length):
+    return bits >> first & (1 << length) - 1
+
+
 INSTRUCTIONS = {"mov.b32": lambda a: a, "mov.b16": lambda a: a, "shl.b32": lambda a, b: a << b & WORD,
                 "mov.b64": lambda a: a, "add.u32": lambda a, b: a + b & WORD, "sub.u32": lambda a, b: a - b & WORD,
                 "mul.lo.u32": lambda a, b: a * b & WORD, "mul.hi.u32": lambda a, b: a * b >> 32,
@@ -57,6 +70,17 @@ INSTRUCTIONS = {"mov.b32": lambda a: a, "mov.b16": lambda a: a, "shl.b32": lambd
                 "cvt.rz.f32.f64": towards_zero, "cvt.f64.f32": lambda a: converted(a, "float32", "float64"),
                 "cvt.f32.f16": lambda a: converted(a, "float16", "float32"),
                 "cvt.rn.f16.f32": lambda a: converted(a, "float32", "float16"),
+                "mul.rn.f32": of_floats(operator.mul), "add.rn.f32": of_floats(operator.add),
+                "sub.rn.f32": of_floats(operator.sub), "cvt.rmi.f32.f32": of_floats(np.floor),
+                "fma.rn.f32": of_floats(lambda a, b, c: np.float64(a) * np.float64(b) + np.float64(c)),
+                "setp.gt.f32": lambda a, b: bool(number(a, np.float32) > number(b, np.float32)),
+                "setp.le.f32": lambda a, b: bool(number(a, np.float32) <= number(b, np.float32)),
+                "selp.f32": lambda a, b, p: a if p else b, "max.u32": max, "max.f32": of_floats(max), "bfe.u32": field,
+                "bfe.s32": lambda a, first, length: (field(a, first, length) ^ 128) - 128 & WORD,  # of bytes
+                "bfi.b32": lambda a, b, first, length: b & ~((1 << length) - 1 << first) | field(a, 0, length) << first,
+                "cvt.rn.f32.u32": lambda a: int(np.float32(a).view(np.uint32)),
+                "cvt.rn.f32.s32": lambda a: int(np.float32(np.uint32(a).view(np.int32)).view(np.uint32)),
+                "cvt.rni.s32.f32": lambda a: int(np.rint(number(a, np.float32))) & WORD,
                 "cvt.rn.bf16.f32": lambda a: 0x7FFF if is_nan(a) else converted(a, "float32", "bfloat16")}
 
 
@@ -67,6 +91,8 @@ def followed(asm, registers, memory):
         if operand.startswith("{"):
             low, high = map(value_of, re.findall(r"[^\s,{}]+", operand))
             return low | high << 16
+        if operand.startswith("0f"):
+            return int(operand[2:], 16)
         return registers[operand] if operand in registers else int(operand, 0)
 
     for line in asm.split(";"):
@@ -96,7 +122,9 @@ def followed(asm, registers, memory):
 FUNCTIONS = {
     name: value for module in (vectors, words, remainder, philox, cast)
     for name, value in vars(module).items() if hasattr(value, "asm")
-} | {f"load4_float32 {policy}": vectors.with_policy(vectors.load4_float32, policy) for policy in vectors.POLICIES}
+} | {"largest4": codes.largest4, **{f"load4_codes {kind.most}": load for kind, load in codes.LOAD4.items()},
+     **{f"scale {kind.most}": codes.scale_of(kind) for kind in (SIGNED, ROOTS)},
+     **{f"load4_float32 {x}": vectors.with_policy(vectors.load4_float32, x) for x in vectors.POLICIES}}
 FORMS = [pytest.param(value, asm, id=f"{name} {form}") for name, value in FUNCTIONS.items()
          for form, asm in (("now", value.asm[0]), ("before", value.before)) if asm]
 
@@ -137,3 +165,34 @@ def test_instructions_do_what_the_twin_does(function, asm, data):
     for k, value in enumerate(map(np.asarray, left if len(results) > 1 else (left,) * len(results))):
         bits = value.view(f"u{value.itemsize}") if value.dtype.kind == "f" else value
         assert registers[f"${k}"] == int(bits) & LONG
+
+
+def results_of(function, *operands, memory=None):
+    """What its instructions leave in the registers of its results."""
+    asm, _, results, letters = function.asm
+    registers = {f"${len(results) + k}": x for k, x in enumerate(operands)}
+    followed(asm, registers, memory)
+    return [registers[f"${k}"] for k in range(len(results))]
+
+
+@pytest.mark.clause("N21")
+@given(t=st.lists(st.floats(0, 2**24, width=32), min_size=4, max_size=4))
+@example([0, 0, 0, 0])
+def test_cube_roots_are_exact_whatever_they_start_from(t):
+    """Around every cube of a code, and anywhere."""
+    cubes = np.arange(256, dtype=np.float32) ** 3
+    beside = [np.nextafter(cubes, np.float32(end)) for end in (0, 3e38)]
+    x = np.concatenate([np.array(t, np.float32), *((cubes, *beside) if t == [0, 0, 0, 0] else ())])
+    fours = x.view(np.uint32).reshape(-1, 4).tolist()
+    roots = np.array([results_of(codes.cube_root4, *four) for four in fours], np.uint32).view(np.float32).reshape(-1)
+    assert (roots == np.searchsorted(np.arange(258.0) ** 3, x, "right") - 1).all()
+
+
+@pytest.mark.clause("N21")
+@given(q=st.lists(st.integers(-127, 127), min_size=4, max_size=4))
+def test_codes_are_stored_as_bytes(q):
+    """Negative ones as those of an int8, and the codes above 127 as they are."""
+    for stored in (q, [abs(x) * 2 for x in q]):
+        memory = bytearray(4)
+        results_of(codes.store4_codes, 0, *np.array(stored, np.float32).view(np.uint32).tolist(), memory=memory)
+        assert list(memory) == [x & 255 for x in stored]
