@@ -16,7 +16,8 @@ def saved_array(where: str, slot: Slot, value: Any) -> np.ndarray:
     """An array of a state dictionary in native byte order, with one element if the slot holds scalars."""
     if type(value) not in PLAIN:
         raise TypeError(f"{where}: expected a NumPy array, got {kind_of(value)}")
-    dtypes = ["float32", "float64"] if slot.scalar else [*SIZES, *["uint16"] * (slot.name == "master_params")]
+    stored = ["uint16"] if slot.name == "master_params" else ["uint8"] if slot.like_param else []
+    dtypes = ["float32", "float64"] if slot.scalar else [*SIZES, *stored]
     if name_of(value.dtype) not in dtypes:
         raise TypeError(f"{where}: expected one of {', '.join(dtypes)}, got {name_of(value.dtype)}")
     if slot.scalar and value.size != 1:
@@ -57,6 +58,8 @@ def check_alike(where: str, row: Routine, i: int, arrays: Mapping[str, np.ndarra
         if array is None:
             continue
         label, dtype = f"{where}: {slot.name}[{i}]", name_of(array.dtype)
+        if dtype == "uint8":
+            raise TypeError(f"{label}: expected floats, as PyTorch's states are, got a state in 8 bits")
         if slot.like_param:
             if shape is not None and array.shape != shape[1]:
                 raise ValueError(f"{label}: expected shape {shape[1]}, as {shape[0]} has, got {array.shape}")

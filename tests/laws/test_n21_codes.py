@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from laws.marks import each, few, of, pairs
 from laws.routines import ELEMENTWISE, optional_states
-from refopt import cpu, simt
+from refopt import cpu, simt, state
 from refopt.checks.dtypes import CODED, GROUP, bytes_of, coded_bytes
 from refopt.cpu.codes import ROOTS, SIGNED, chance, chances
 from refopt.cpu.stochastic import random16
@@ -17,7 +17,7 @@ from refopt.gpu.target import cuda
 from refopt.oracle.exact.build import make, step_of
 from refopt.oracle.exact.cases import assert_same, memory
 from refopt.oracle.exact.laws import reference, same_bits_as_reference
-from refopt.oracle.exact.placed import kernels
+from refopt.oracle.exact.placed import PlacedCase, kernels
 from refopt.oracle.exact.strategies import cases, sizes
 
 pytestmark = pytest.mark.clause("N21")
@@ -249,6 +249,25 @@ def test_no_thread_reads_a_scale_that_another_stores(machine, size):
     routine = next(r for r in WITH_STATES if r.name == "adam")
     with simt.observe(watch=True):
         kernels("merged", machine)(in_8_bits(make(routine, [size], rounding="stochastic")))
+
+
+@each(*WITH_STATES)
+def test_a_run_resumes_from_a_dictionary(machine, routine):
+    """The bytes are saved and loaded as they are; PyTorch's layout has no place for them."""
+    case = in_8_bits(make(routine, [33, 5], rounding="stochastic"))
+    first, other = (PlacedCase(machine, x.copy()) for x in (case, case))
+    step, again = (placed.plan("merged", **case.steps[0]) for placed in (first, other))
+    step()
+    saved = step.state_dict()
+    again.load_state_dict(saved)
+    for x, y in zip(other.params, first.params, strict=True):
+        x.copy_to_device(y.copy_to_host())
+    for plan in (step, again):
+        plan.step(seed=9)
+    assert_same(first.outcome(), other.outcome(), "N21, resumed")
+    if routine.name == "adam":
+        with pytest.raises(TypeError, match=r"moment1\[0\]: expected floats, .* got a state in 8 bits"):
+            state.to_torch(saved | {"hypers": saved["hypers"] | {"lr": 0.1}})
 
 
 @each(*WITH_STATES)

@@ -47,8 +47,8 @@ LOAD = {TypeError: [
     ("slots.moment2.1", None, "moment2[1]: expected an array, got None"),
     ("slots.moment1.0", [0.0] * 3, f"moment1[0]: {OWN}, got list"),
     ("slots.moment1.0", np.ma.array([0, 1, 2], "f4", mask=[0, 1, 0]), f"moment1[0]: {OWN}, got MaskedArray"),
-    ("slots.moment1.0", array([1, 2, 3], "i4"), f"moment1[0]: {FOUR}, got int32"),
-    ("slots.moment1.0", array([1] * 3, "u2"), f"{FOUR}, got uint16"),
+    ("slots.moment1.0", array([1, 2, 3], "i4"), f"moment1[0]: {FOUR}, uint8, got int32"),
+    ("slots.moment1.0", array([1] * 3, "u2"), f"{FOUR}, uint8, got uint16"),
     ("slots.master_params.0", array([1] * 3, "u1"), f"{FOUR}, uint16, got uint8"),
     ("slots.beta1_pow.0", array([0.5], "f2"), "beta1_pow[0]: expected one of float32, float64, got float16"),
 ], ValueError: [
