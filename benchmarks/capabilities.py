@@ -111,6 +111,9 @@ def tables_of(routine: Routine, dtypes: dict[str, str]) -> dict[str, int]:
     moved: Counter = Counter()
     for access, names in (("ld", read), ("st", [name for name, written in tensors.items() if written])):
         for dtype in (dtypes[name] for name in names if name in tensors):
+            if dtype == "uint8":  # codes of four elements, and the scales of groups, in whole rows and in parts
+                moved.update({f"{access}.global.b32": 4, f"{access}.global.f32": 4})
+                continue
             moved[f"{access}.global.{VECTORS[dtype]}"] += 4 if dtype == "float64" else 2
             moved[f"{access}.global.{SINGLES[dtype]}"] += 8
     return moved

@@ -83,8 +83,8 @@ def scale_of(kind: Codes) -> Callable:
 
 # z is m to the power of -1/3: from the exponent over 3, then twice by Newton's method; m z z is within 1 of the root.
 _NEWTON = (
-    "mul.rn.f32 y, z, z; mul.rn.f32 y, y, z; mul.rn.f32 y, y, m; fma.rn.f32 y, y, 0fbeaaaaab, 0f3faaaaab; "
-    "mul.rn.f32 z, z, y; "
+    "mul.rn.f32 y, z, z; mul.rn.f32 y, y, z; mul.rn.f32 y, y, m; mul.rn.f32 y, y, 0fbeaaaaab; "
+    "add.rn.f32 y, y, 0f3faaaaab; mul.rn.f32 z, z, y; "
 )
 _ROOT = (
     "max.f32 m, ${t}, 0f3f800000; mov.b32 b, m; mul.hi.u32 b, b, 0x55555556; sub.u32 b, 0x54a2fa8c, b; "

@@ -72,7 +72,6 @@ INSTRUCTIONS = {"mov.b32": lambda a: a, "mov.b16": lambda a: a, "shl.b32": lambd
                 "cvt.rn.f16.f32": lambda a: converted(a, "float32", "float16"),
                 "mul.rn.f32": of_floats(operator.mul), "add.rn.f32": of_floats(operator.add),
                 "sub.rn.f32": of_floats(operator.sub), "cvt.rmi.f32.f32": of_floats(np.floor),
-                "fma.rn.f32": of_floats(lambda a, b, c: np.float64(a) * np.float64(b) + np.float64(c)),
                 "setp.gt.f32": lambda a, b: bool(number(a, np.float32) > number(b, np.float32)),
                 "setp.le.f32": lambda a, b: bool(number(a, np.float32) <= number(b, np.float32)),
                 "selp.f32": lambda a, b, p: a if p else b, "max.u32": max, "max.f32": of_floats(max), "bfe.u32": field,
