@@ -94,6 +94,17 @@ def block_shape(shape: Shape, block: Block) -> Shape:
     return (stop - first, *shape[1:])
 
 
+def state_block(shape: Shape, of: Shape, block: Block) -> Block:
+    """The part of a state that goes with a block of its parameter, whose shape is ``of``: its rows, or all of a scalar.
+
+    A parameter that is cut has several rows, and a state by row or element as many.
+    """
+    if shape[:1] != of[:1]:
+        return Block(0, 0, 1)
+    own, width = math.prod(shape[1:]), math.prod(of[1:])
+    return Block(block.number, block.first // width * own, block.size // width * own)
+
+
 def split_by_ref(array: Any, blocks: Sequence[Block]) -> list[Any]:
     """Views of an array, one for each block: memory is shared, nothing is copied.
 

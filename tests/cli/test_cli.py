@@ -209,6 +209,12 @@ def test_as_many_steps_as_asked(monkeypatch):
     assert len(taken) == 4
 
 
+def test_averages_of_rows_are_compared_and_not_counted(capsys):
+    """Bytes are per element in the catalogue."""
+    (row, *_) = report(capsys, "normuon", form=None)["rows"]
+    assert row["counted"] and row["max_ulps"] == 0 and not row["problems"]
+
+
 def test_broken_rule_is_found(capsys, monkeypatch):
     exact = LARS_MOMENTUM.rule
 

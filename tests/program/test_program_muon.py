@@ -1,4 +1,4 @@
-"""Programs with Muon: a matrix has one owner, and is cut where its blocks are alone; no pass changes a bit."""
+"""Programs with Muon and NorMuon: matrices have one owner, cut where blocks are alone; no pass changes a bit."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ MATRICES = {"a.w": ((6, 4), Blocks(rows=(2, 4), columns=2), [2]), "a.v": ((5, 3)
             "c.k": ((4, 2, 2, 1), Blocks(2, of="convolution"), [2]), "c.b": ((7,), Blocks(), []),
             "d.m": ((3, 4), Blocks(of="experts"), [])}
 PARAMS = [(name, shape) for name, (shape, *_) in MATRICES.items()]
-ROUTINES = {name: "muon" if len(shape) > 1 else "adamw" for name, shape in PARAMS}
+ROUTINES = {"a.w": "normuon", "a.v": "muon", "b.e": "normuon", "c.k": "normuon", "c.b": "adamw", "d.m": "muon"}
 NUMBERS = {"lr": 0.5, "mu": 0.75, "weight_decay": 0.125, "iterations": 1, "epsilon": 0.125,
            "blocks": {name: blocks for name, (_, blocks, _) in MATRICES.items()}}
 STEPS = {make: Composition(make, PARAMS, ROUTINES, NUMBERS | options, 3) for make, options in (
@@ -40,7 +40,7 @@ def test_any_passes(case):
 
 
 @pytest.mark.parametrize("case", [
-    case(("shard", {"rule": "greedy"}), ("fuse_optimizer", {})), case(("shard", {}), ranks=7),
+    case(("shard", {"rule": "greedy"}), ("fuse_optimizer", {}), ranks=2), case(("shard", {}), ranks=7),
     case(("fuse_optimizer", {}), ("shard", {}), lr={name: 0.25 * k for k, name in enumerate(MATRICES)}, ranks=6),
     case(SENT), case(("fuse_optimizer", {"form": "merged"}), SENT),
     case(SENT, ("on_device", {}), ("fuse_optimizer", {})),
@@ -68,17 +68,17 @@ def test_owners_have_whole_matrices():
     for name in MATRICES:
         owners = [k for k, each in enumerate(programs) if any(name in op.outputs["params"] for op in updates(each))]
         kept = [k for k, each in enumerate(programs) if f"{name}_velocity_0" in each.vars]
-        assert len(owners) == 1 and (kept == owners or ROUTINES[name] != "muon")
+        assert len(owners) == 1 and (kept == owners or ROUTINES[name] == "adamw")
 
 
 def test_elements_are_not_shared_out():
     """A matrix stays on all ranks, which a reason says; the elements of others are cut."""
     sharded = case(("shard_elements", {}), ranks=2)
     programs = sharded.rewritten()
-    assert {f"{name!r} is left to all ranks: muon iterates matrices, each as a whole"
-            for name, routine in ROUTINES.items() if routine == "muon"} == {*sharded.reasons[0][2]}
+    assert {f"{name!r} is left to all ranks: {routine} iterates matrices, each as a whole"
+            for name, routine in ROUTINES.items() if routine != "adamw"} == {*sharded.reasons[0][2]}
     assert all(name in {x for op in updates(each) for x in op.outputs["params"]} for each in programs
-               for name, routine in ROUTINES.items() if routine == "muon")
+               for name, routine in ROUTINES.items() if routine != "adamw")
     assert not violation(sharded)
 
 
@@ -91,7 +91,7 @@ def test_servers_cut_between_matrices():
     """At the ends of blocks of rows, and between experts; how a piece is cut is in its update."""
     made = passes.send_to_owners(case().program(1), 4, min_block_size=1)
     for name, (shape, blocks, ends) in MATRICES.items():
-        if ROUTINES[name] == "muon":
+        if ROUTINES[name] != "adamw":
             pieces = pieces_of(made.program, name)
             rows = [made.program.vars[op.inputs["params"][0]].shape[0] for op in pieces]
             assert np.cumsum(rows).tolist() == [*ends, shape[0]]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from refopt import state
-from refopt.catalog import ROUTINES
+from refopt.catalog import KNOWN, ROUTINES
 from refopt.oracle.exact.build import make
 from refopt.oracle.exact.cases import assert_same
 from refopt.state.plain import HostMemory
@@ -53,7 +53,7 @@ LOAD = {TypeError: [
     ("slots.beta1_pow.0", array([0.5], "f2"), "beta1_pow[0]: expected one of float32, float64, got float16"),
 ], ValueError: [
     ("version", 2, "state: version: expected 1, got 2"), ("routine", ["adam"], "routine: expected one of sgd, adagrad"),
-    ("routine", "adams", f"state: routine: expected one of {', '.join([*ROUTINES, 'muon'])}, got 'adams'"),
+    ("routine", "adams", f"state: routine: expected one of {', '.join(KNOWN)}, got 'adams'"),
     ("routine", "adamw", "state: routine: expected adam, got adamw"),
     ("hypers.epsilon_at", "here", "epsilon_at: expected one of corrected, uncorrected, got 'here'"),
     ("hypers.beta1", 1.0, "beta1: expected a finite float32 at least 0 and below 1, got 1.0"),

@@ -127,7 +127,8 @@ def _verify(case: Case, expected: States, form: str, machine: Any, report: Repor
     routine, specs = case.routine, case.specs
     before, count = unmerged(routine), len(case.workload)
     plan, arrays = _plan(case, form, machine)
-    tensors = [x for name, values in arrays.items() if name not in routine.scalars for x in values]
+    uncounted = {slot.name for slot in routine.slots if slot.scalar or slot.by_row}
+    tensors = [x for name, values in arrays.items() if name not in uncounted for x in values]
     found = Differences()
     for step, (grads, numbers) in enumerate(zip(case.grads, case.hypers, strict=True)):
         report(f"{form}, step {step + 1}")

@@ -9,7 +9,7 @@ from refopt.checks.arguments import flag, listed, shown, whole
 from refopt.program.passes.grouping import check_limit
 
 _FLAGS = frozenset(["early", "folded", "recompute", "clip", "optimize_cast", "sharded", "scan", "batched"])
-_LISTS = frozenset(["sizes", "items", "owners", "eligible"])  # the last has flags, the others integers
+_LISTS = frozenset(["sizes", "items", "owners", "rows", "eligible"])  # the last has flags, the others integers
 _LIMITS = "limit", "send_limit"
 _FROM_1 = "world_size", "accumulate", "chunk", "gradient"
 

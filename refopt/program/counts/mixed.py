@@ -33,7 +33,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from refopt.checks.arguments import listed, mapped, number, whole
+from refopt.checks.arguments import listed, mapped, number, shown, whole
 from refopt.checks.dtypes import ITEM_SIZES
 from refopt.comm import Counted
 from refopt.program.counts.arguments import check, nonzero
@@ -148,7 +148,7 @@ def startup(sizes: Sequence[int], eligible: Sequence[bool], *, optimize_cast: bo
 
 def memory(
     sizes: Sequence[int], eligible: Sequence[bool], routine: str, *, owners: Sequence[int] | None = None, rank: int = 0,
-    optimize_cast: bool = False, optional: int = 0,
+    optimize_cast: bool = False, optional: int = 0, rows: Sequence[int] | None = None,
 ) -> dict[str, int]:
     """Bytes that a rank keeps from step to step.
 
@@ -160,22 +160,27 @@ def memory(
         rank: this rank.
         optimize_cast: whether fp16 copies are kept.
         optional: how many of the routine's optional states are in use.
+        rows: for NorMuon, elements of each parameter's ``row_moment``; required there, and refused elsewhere.
 
     Returns:
         ``"fp16"``, ``"fp32"``: parameters; ``"state"``: tensors and scalars.
     """
-    others = {} if owners is None else {"owners": owners}
+    others = {name: x for name, x in (("owners", owners), ("rows", rows)) if x is not None}
     check("memory", sizes=sizes, eligible=eligible, **others, rank=rank, optional=optional, optimize_cast=optimize_cast)
     row = find_routine("memory: routine", routine)
-    required = {slot.name for slot in row.slots if not slot.optional}
+    by_row = sum(slot.by_row for slot in row.slots)
+    if (rows is not None) != (by_row > 0):
+        expected = "elements of states by row" if by_row else f"none, as {routine} has no states by row"
+        raise TypeError(f"memory: rows: expected {expected}, got {shown(rows)}")
+    required = {slot.name for slot in row.slots if not slot.optional and not slot.by_row}
     tensors = sum(name in required for name in row.states) + optional
     kept = {"fp16": 0, "fp32": 0, "state": 0}
     ranks = [rank] * len(sizes) if owners is None else owners
-    for size, good, owner in zip(sizes, eligible, ranks, strict=True):
+    for size, good, owner, own_rows in zip(sizes, eligible, ranks, rows or [0] * len(sizes), strict=True):
         copied, own = good and optimize_cast, owner == rank
         kept["fp16"] += HALF * size * copied
         kept["fp32"] += SINGLE * size * (own or not copied)
-        kept["state"] += SINGLE * (tensors * size + len(row.scalars)) * own
+        kept["state"] += SINGLE * (tensors * size + by_row * own_rows + len(row.scalars)) * own
     return kept
 
 

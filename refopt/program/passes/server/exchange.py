@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from refopt.program.blocks import Block
+from refopt.program.blocks import state_block
 from refopt.program.model import Op
 from refopt.program.passes.owners import of_nothing
 from refopt.program.passes.place import broadcast_order, broadcasts
@@ -70,8 +70,8 @@ def states(program: Program, p: Parameter) -> list[Op]:
     for server in sorted({piece.server for piece in p.pieces}):
         own = [piece for piece in p.pieces if piece.server == server]
         for name in lasting:
-            scalar = program.vars[name].shape != program.vars[p.name].shape
-            blocks = tuple(Block(0, 0, 1) if scalar else piece.block for piece in own)
+            shapes = program.vars[name].shape, program.vars[p.name].shape
+            blocks = tuple(state_block(*shapes, piece.block) for piece in own)
             out, attrs = tuple(piece.names[name] for piece in own), {"blocks": blocks, "keep": name == p.name}
             splits.append(Op("split", {"x": (name,)}, {"out": out}, attrs, "startup", device=server))
     return splits

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from refopt.cpu.blocks import cut
-from refopt.program.blocks import Block, block_shape, slice_variable
+from refopt.program.blocks import Block, block_shape, slice_variable, state_block
 from refopt.program.model import Op, Part, Var
 from refopt.program.ops.checks import Describer
 from refopt.program.ops.updates import SHARED, uncut
@@ -72,14 +72,13 @@ class Dealer:
         """Make a block's variables; returns their names."""
         vars, names = self._program.vars, {}
         shape = vars[param].shape
-        part = block_shape(shape, block)
         for name in used:
             var = vars[name]
             suffix = name.removeprefix(param) if name.startswith(f"{param}_") else ""
             names[name] = own = f"{param}.block{block.number}{suffix}" if suffix else f"{name}.block{block.number}"
             initial = 0.0 if var.persistable else None  # startup cuts what the whole starts from
-            extents, first = (part, block.first) if var.shape == shape else (var.shape, 0)
-            of = Part(name, var.shape, first)
+            part = state_block(var.shape, shape, block)
+            extents, of = block_shape(var.shape, part), Part(name, var.shape, part.first)
             self.vars[own] = Var(own, extents, var.dtype, var.persistable, initial=initial, part=of)
         return names
 
