@@ -122,9 +122,10 @@ def row_updates(u, w, *, cut, beta2, row_epsilon, **numbers):
 
             before = value.copy()
             w, y = factored(x)
-            off_w, off = map(np.array, zip(*((a - w, b - y) for a, b in (factored(x + one) for one in off)), strict=True))
-            value[...], error[...] = [high(a.value) for a in averages], [a.error for a in averages] + allowance(off_w)
-            moved.error += allowance(off)
+            every = [factored(x + one) for one in off]
+            value[...] = [high(a.value) for a in averages]
+            error[...] = [a.error for a in averages] + allowance(np.array([of_w - w for of_w, _ in every]))
+            moved.error += allowance(np.array([of_y - y for _, of_y in every]))
             return moved
 
         return normalized
