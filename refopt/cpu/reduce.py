@@ -29,8 +29,11 @@ def tree_sum(values):
 
 
 def tile_sums(values):
-    """The sum of each tile of non-negative values along the last axis: shape (..., n) to (..., ceil(n / TILE))."""
-    *lead, size = values.shape
+    """The sum of each tile of non-negative values along the last axis: shape (..., n) to (..., ceil(n / TILE)).
+
+    A number without axes is one value.
+    """
+    *lead, size = values.shape or (1,)
     tiles = -(-size // TILE)
     padded = np.zeros((*lead, tiles * TILE), values.dtype)
     padded[..., :size] = values

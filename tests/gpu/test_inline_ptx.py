@@ -168,7 +168,7 @@ def test_instructions_do_what_the_twin_does(function, asm, data):
 
 def results_of(function, *operands, memory=None):
     """What its instructions leave in the registers of its results."""
-    asm, _, results, letters = function.asm
+    asm, _, results, _ = function.asm
     registers = {f"${len(results) + k}": x for k, x in enumerate(operands)}
     followed(asm, registers, memory)
     return [registers[f"${k}"] for k in range(len(results))]

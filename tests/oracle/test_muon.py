@@ -13,7 +13,7 @@ from refopt.cpu import newton_schulz
 from refopt.cpu.muon import COEFFICIENTS, norm_of
 from refopt.cpu.newton_schulz import PRESETS
 from refopt.oracle.bound import iterations, sums
-from refopt.oracle.bound.iterations import half_a_unit, orthogonalized
+from refopt.oracle.bound.iterations import allowance, half_a_unit, perturbed
 from refopt.oracle.laws import matrices
 from refopt.oracle.subjects.function import Function
 from refopt.oracle.trial import Trial
@@ -46,9 +46,15 @@ def to_bf16(x):
     return x.astype(np.float32).astype(numpy_dtype("bfloat16")).astype(np.float64)
 
 
+def bounded(*of, **named):
+    """A matrix after the iterations, and by how much each element may be off."""
+    x, off = perturbed(*of, **named)
+    return x, allowance(off)
+
+
 def ratio(u, got, compute="bfloat16", triples=FIVE, restarts=None):
     """The largest error over its bound."""
-    value, bound = orthogonalized(u, np.zeros(u.shape), triples, 1e-7, compute, ROUNDED, restarts=restarts)
+    value, bound = bounded(u, np.zeros(u.shape), triples, 1e-7, compute, ROUNDED, restarts=restarts)
     return np.max(abs(got - value) / bound)
 
 
@@ -74,7 +80,7 @@ def test_an_error_arrives_as_the_derivative_has_it(shape, compute, monkeypatch):
     monkeypatch.setattr(iterations, "half_a_unit", lambda x, dtype: 0 * np.asarray(x))
     monkeypatch.setattr(iterations, "TENSOR_CORE", 0.0)
     monkeypatch.setattr(iterations, "DELTA", 2.0)  # with which random roundings count nothing
-    value, bound = orthogonalized(u, np.zeros(shape), FIVE, 1e-7, compute, (0.0, 2.0**-20))
+    value, bound = bounded(u, np.zeros(shape), FIVE, 1e-7, compute, (0.0, 2.0**-20))
     assert np.allclose(value, iterated(u), rtol=1e-12, atol=1e-12)
     x = u / np.linalg.norm(u)
     off = iterated_from(x * (1 + 2.0**-20)) - iterated_from(x * (1 - 2.0**-20))
@@ -99,7 +105,7 @@ def test_the_deviation_is_that_of_random_roundings():
         moved = off(x)
         return np.triu(moved) + np.triu(moved, 1).T if x.shape == (12, 12) else moved
 
-    value, bound = orthogonalized(u, np.zeros(u.shape), FIVE, 1e-7, "bfloat16", ROUNDED)
+    value, bound = bounded(u, np.zeros(u.shape), FIVE, 1e-7, "bfloat16", ROUNDED)
     runs = np.array([iterated(u, rounded=symmetric, unfused=symmetric) - value for _ in range(200)])
     draws = iterations.DRAWS
     t = draws / 2 * ((2 / iterations.DELTA) ** (2 / draws) - 1)
@@ -317,15 +323,26 @@ def test_a_shape_of_so_many_elements_is_nearly_square():
     assert all(0 not in shape for shape in matrices.TAILS)
 
 
-@pytest.mark.parametrize("iterations", [0.0, 2.0])
-def test_of_a_matrix_that_is_not_finite_nothing_is_known(iterations):
+@pytest.mark.parametrize(("routine", "iterations"), [("muon", 0.0), ("muon", 2.0), ("normuon", 2.0)])
+def test_of_a_matrix_that_is_not_finite_nothing_is_known(routine, iterations):
     """And of an empty one there is nothing to know."""
-    row = KNOWN["muon"]
-    trial = Trial(row, Function(row, cpu.merged_muon), "float32", 0, {})
+    row = KNOWN[routine]
+    trial = Trial(row, Function(row, getattr(cpu, row.merged_name)), "float32", 0, {})
     case = trial.case([(3, 2), (0, 3), (3, 2)], iterations=iterations)
     case = case.replace(grads=[np.where(np.eye(3, 2, dtype=bool), np.float32(np.inf), case.grads[0]), *case.grads[1:]])
-    wrong, empty, right = (trial.expected(case, i, sums.random_data)["params"] for i in range(3))
-    assert (wrong.error == np.inf).all() and empty.error.shape == (0, 3) and np.isfinite(right.error).all()
+    known = [trial.expected(case, i, sums.random_data) for i in range(3)]
+    assert all((x.error == np.inf).all() for name, x in known[0].items() if name != "velocities")
+    empty, right = (x["params"] for x in known[1:])
+    assert empty.error.shape == (0, 3) and np.isfinite(right.error).all()
+
+
+@pytest.mark.parametrize("shape", [(24, 40), (40, 24)])
+def test_rows_have_a_bound(shape):
+    """Though the bounds of their elements would leave none on their norms."""
+    row = KNOWN["normuon"]
+    trial = Trial(row, Function(row, cpu.merged_normuon), "float32", 0, {})
+    trial.hold(trial.case([shape], count=2))
+    assert not trial.unbounded and max(trial.largest.values()) < 0.9
 
 
 def by_tiles(params, grads, velocities, *, lr, mu, weight_decay):

@@ -31,6 +31,7 @@ REFUSED = [
     (check, ("adam", sgd), {"set": {"beta1": 1}}, ValueError, r"check: set\['beta1'\]: expected a number that adam"),
     (check, ("adam", sgd), {"set": {"beta1": -0.5}}, ValueError, r"check: set\['beta1'\]: expected a number that adam"),
     (check, ("sgd", sgd), {"set": {"rescale_grad": 0}}, ValueError, r"check: set\['rescale_grad'\]: expected a num"),
+    (check, ("muon", sgd), {"set": {"iterations": 2.5}}, ValueError, r"check: set\['iterations'\]: expected a number"),
     (check, ("adam", sgd), {"set": {"epsilon_at": "no"}}, ValueError, r"check: set\['epsilon_at'\]: expected one of"),
     (check, ("sgd", sgd), {"device": "abacus"}, ValueError, "check: device: expected none except for torch"),
     (check, ("sgd", sgd), {"examples": -1}, ValueError, "check: examples: expected an integer of at least 0"),

@@ -28,6 +28,9 @@ seen with 7 bits or more. It does not cover structured matrices, such as those o
 
 Iterations by Gram matrices are propagated likewise, R, Z, Q, T and x, as far as `refopt.cpu.newton_schulz` allows them:
 between restarts that are further apart, second-order terms outgrow the others. Squares are mirrored in the truth, too.
+
+NorMuon's factors of rows are computed of each perturbed x: intervals of its elements would leave the norms of rows
+without a bound. Their own roundings are added as a running error.
 """
 
 from itertools import zip_longest
@@ -36,6 +39,7 @@ import numpy as np
 
 from refopt.cpu.muon import norm_of, ratio
 from refopt.cpu.newton_schulz import applied, takes_gram
+from refopt.cpu.normuon import factors
 from refopt.oracle.bound.bounded import Bounded, sqrt, total
 from refopt.oracle.bound.values import high
 
@@ -82,32 +86,47 @@ def updates(
             continue
         if not np.isfinite(matrix).all():
             result[...], room[...] = np.nan, np.inf
+            if by_rows:
+                by_rows(matrix, None)
             continue
         rounding = of.rounding, (of.depth(matrix.size) / 2 + 2) * of.unit_of_sums
         least = float(high(epsilon.value))
-        x, off = orthogonalized(matrix, error, triples, least, compute, rounding, norm, restarts, gram)
+        x, off = perturbed(matrix, error, triples, least, compute, rounding, norm, restarts, gram)
         factor = of.exact(scale(*matrix.shape, adjust_lr, np.float64))
         factor.error = 2 * of.rounding * high(factor.value)
-        x = Bounded(of.exact(x).value, off, of)
-        moved = lr * factor * (by_rows(x) if by_rows else x)
+        moved = lr * factor * (by_rows(x, off) if by_rows else Bounded(of.exact(x).value, allowance(off), of))
         result[...], room[...] = high(moved.value), moved.error + 2.0**-53 * abs(high(moved.value))
     return Bounded(of.exact(results).value, rooms, of)
 
 
-def row_updates(u, w, *, cut, beta2, row_epsilon, factors=None, **numbers):
-    """`refopt.cpu.normuon.row_updates` of `Bounded` tensors; ``factors`` is for rules with other ones."""
+def row_updates(u, w, *, cut, beta2, row_epsilon, **numbers):
+    """`refopt.cpu.normuon.row_updates` of `Bounded` tensors."""
     of, values = u.arithmetic, np.array(high(w.value))
     rooms = np.array(w.error + 0 * values)
 
     def by_rows(own):
         value, error = own
 
-        def normalized(x):
-            rows = [Bounded(of.exact(one).value, off, of) for one, off in zip(high(x.value), x.error, strict=True)]
-            held = [Bounded(of.exact(one).value, off, of) for one, off in zip(value, error, strict=True)]
-            averages, scales = zip(*(factors or row_factors)(rows, held, beta2, row_epsilon), strict=True)
-            value[...], error[...] = zip(*((high(a.value), a.error) for a in averages), strict=True)
-            return joined(scale * row for scale, row in zip(scales, rows, strict=True))
+        def normalized(x, off):
+            if off is None:  # x is not finite
+                error[...] = np.inf
+                return None
+            rows = [of.exact(row) for row in x]
+            held = [Bounded(of.exact(one).value, room, of) for one, room in zip(value, error, strict=True)]
+            averages, scales = zip(*row_factors(rows, held, beta2, row_epsilon), strict=True)
+            moved = joined(scale * row for scale, row in zip(scales, rows, strict=True))
+
+            def factored(x):
+                w, factor = factors(x, before, beta2=high(beta2.value), row_epsilon=high(row_epsilon.value))
+                return w, factor[:, None] * x
+
+            before = value.copy()
+            w, y = factored(x)
+            every = [factored(x + one) for one in off]
+            value[...] = [high(a.value) for a in averages]
+            error[...] = [a.error for a in averages] + allowance(np.array([of_w - w for of_w, _ in every]))
+            moved.error += allowance(np.array([of_y - y for _, of_y in every]))
+            return moved
 
         return normalized
 
@@ -135,26 +154,31 @@ def joined(parts):
     return bounded.signed_as(*parts)
 
 
-def orthogonalized(
+def allowance(off):
+    """By how much each element may be off, from the draws of its perturbations."""
+    draws = len(off) - 1
+    t = draws / 2 * ((2 / DELTA) ** (2 / draws) - 1)
+    return np.sqrt(2 * t / 3 * np.mean(off[:-1] ** 2, 0)) + abs(off[-1])
+
+
+def perturbed(
     u, error, triples, epsilon, compute, rounding=(0.0, 0.0), norm=norm_of, restarts=None, gram=by_gram,
 ):
-    """A matrix after the iterations, in fp64 without roundings, and by how much each of its elements may be off.
+    """A matrix after the iterations, in fp64 without roundings, and draws of its perturbations.
 
     ``rounding`` has the relative errors of the quotient by the norm and of the norm itself.
     """
     if u.shape[0] > u.shape[1]:
-        return (x.T for x in orthogonalized(u.T, error.T, triples, epsilon, compute, rounding, norm, restarts, gram))
+        x, off = perturbed(u.T, error.T, triples, epsilon, compute, rounding, norm, restarts, gram)
+        return x.T, turned(off)
     of = Roundings(u.shape, compute)
     size = norm(u, epsilon)
     x = u / size
     off = of.drawn(of.half(x), error / size, of.half(x), rounding[0] * x)  # as if u were not below any dtype's range
     off[-1] = x * (of.half(1.0) + rounding[1])
     if takes_gram(u.shape[0], u.shape[1], restarts):
-        x, off = gram(x, off, triples, restarts, of)
-    else:
-        x, off = standard(x, off, triples, of)
-    t = of.draws / 2 * ((2 / DELTA) ** (2 / of.draws) - 1)
-    return x, np.sqrt(2 * t / 3 * np.mean(off[:-1] ** 2, 0)) + abs(off[-1])
+        return gram(x, off, triples, restarts, of)
+    return standard(x, off, triples, of)
 
 
 class Roundings:

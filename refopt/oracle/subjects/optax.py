@@ -28,6 +28,7 @@ from refopt.oracle.subjects.names import public_name, refusing
 from refopt.oracle.subjects.optax_peers import NEGATIVE, PEERS, SWITCHED
 from refopt.oracle.subjects.run import LibraryRun
 from refopt.oracle.subjects.shared import as_told, check_dtypes, is_initial
+from refopt.state.peers import Peer
 
 RATE, EXPECTED = "learning_rate", "a GradientTransformation"
 COUNT, FLUSHES = "count", "flush_to_zero"
@@ -146,7 +147,8 @@ class OptaxOptimizer:
 
     def called(self, routine: str) -> tuple[Mapping[str, str], Mapping[str, Any]]:
         """Its names for the numbers of a routine, and those that it fixes."""
-        return PEERS[routine].numbers, PEERS[routine].choices
+        peer = PEERS.get(routine, Peer({}, {}))  # of a routine that Optax lacks, none
+        return peer.numbers, peer.choices
 
     def start(self, params: Sequence[Placed], saved: Any = None, apart: bool = False) -> "OptaxRun":
         if apart:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from refopt.oracle.subjects.torch_peers import TORCH
-from refopt.state.peers import ADAM, BETAS, DECAY, LR, MOMENTS, OWN, PEERS, UP, Peer
+from refopt.state.peers import ADAM, BETAS, DECAY, LR, MOMENTS, NORMUON, OWN, PEERS, UP, Peer
 
 OFF: dict[str, Any] = {"caution": False, "corrected_weight_decay": False, "maximize": False}
 LAMB = Peer(
@@ -58,7 +58,7 @@ TIMM: dict[tuple[str, str], Peer] = {
 # An argument of Lars that decides a choice.
 ADAPT = {"always_adapt": {False: "decay_and_norms", True: "norms"}}
 # What classes derived from PyTorch's are expected to look like, for routines that PyTorch lacks.
-USUAL = {"lamb": LAMB, "lars_momentum": LARS, "lion": LION, "novograd": NOVOGRAD}
+USUAL = {"lamb": LAMB, "lars_momentum": LARS, "lion": LION, "normuon": NORMUON, "novograd": NOVOGRAD}
 
 
 def peer_of(routine: str, kind: type | None, options: Mapping[str, Any]) -> tuple[Peer, tuple[str, ...]]:
