@@ -64,6 +64,7 @@ def test_a_gradient_wider_than_the_arithmetic_is_refused(machine, routine, count
     case, wrong = make(routine, [4] * count), data.draw(st.integers(0, count - 1))
     for slot in ("grads", *(name for name in routine.states if case.slots[name])):
         wide = [x.astype(np.float64) if i == wrong else x for i, x in enumerate(case.slots[slot])]
-        expected = "a dtype that widens to float32" if slot == "grads" else "float32"
+        stored = "float32 or uint8" if routine.elementwise else "float32"
+        expected = "a dtype that widens to float32" if slot == "grads" else stored
         message = f"{slot}[{wrong}]: expected {expected}, got float64"
         refused(machine, case.replace(**{slot: wide}), step_of(routine), TypeError, message)

@@ -38,8 +38,8 @@ class Matrix(NamedTuple):
     rows: int
     columns: int
     left: bool
-    first: int
-    apart: int
+    first: int = 0
+    apart: int = 1
 
     @property
     def size(self) -> int:

@@ -34,8 +34,8 @@ class Candidate(NamedTuple):
 def candidates(row: Routine, numbers: Mapping[str, Any], ones: bool) -> Iterator[Candidate]:
     """A routine in every choice, with and without each of its optional states; ``ones``: each starting from 1."""
     tried = {name: LEFT_OUT.get(name, values) for name, values in row.choices.items()}
-    if "compute" in tried:
-        tried["compute"] = [dtype for dtype in tried["compute"] if has(dtype)]
+    if not has("bfloat16"):
+        tried = {name: [x for x in values if x != "bfloat16"] for name, values in tried.items()}
     scalars = tuple(slot.name for slot in row.slots if slot.optional and slot.scalar)
     states = cases.optional_states(row)
     for size in range(len(states) + 1):
