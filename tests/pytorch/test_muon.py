@@ -86,7 +86,7 @@ def test_states_are_exchanged(taken, ratio):
     ours, peer = (made(grouped(x), kind, adjust_lr_fn=ratio) for x, kind in ((params, class_of), (others, theirs)))
     in_turn(range(taken), (params, ours), (others, peer))
     for one, other in zip(ours.param_groups, peer.param_groups, strict=True):
-        assert {name for name in one if name not in other} == {"blocks", "restarts", "compute", "use_muon"}
+        assert {name for name in one if name not in other} == {"blocks", "restarts", "compute", "use_muon", "beta2"}
     saved = (each.state_dict()["state"].items() for each in (ours, peer))
     kinds = [{i: {key: (x.shape, x.dtype) for key, x in state.items()} for i, state in each} for each in saved]
     assert kinds[0] == kinds[1]
