@@ -9,7 +9,7 @@ from refopt import cpu
 from refopt.catalog import Hyper, Routine, Slot, Spec
 from refopt.catalog.workloads import Workload
 from refopt.checks.dtypes import arithmetic, lacking, numpy_dtype
-from refopt.cpu.codes import ROOTS, SIGNED
+from refopt.cpu.codes import codes_of
 from refopt.cpu.newton_schulz import takes_gram
 from refopt.cpu.remainder import split
 
@@ -153,7 +153,7 @@ def slot_dtype(slot: Slot, dtype: str) -> str:
     asked = DTYPES[dtype]
     if slot.name == "master_params" and asked.remainder:
         return "uint16"
-    if asked.coded and not slot.scalar and slot.name not in ("params", "grads", "master_params"):
+    if asked.coded and slot.like_param and slot.name not in ("params", "grads", "master_params"):
         return "uint8"
     exact = slot.scalar or slot.by_row or ((asked.master or asked.remainder) and slot.name not in ("params", "grads"))
     return np.dtype(arithmetic(asked.param)).name if exact else asked.param
@@ -197,7 +197,7 @@ def _states(
         low, high = LENGTHS.get(slot.name, SCALARS)
         return [values.uniform(low, high, 1).astype(kind) for _ in workload.tensors]
     exact = [_state(values, real, slot, t) for t in workload.tensors]
-    return [(SIGNED if slot.signed else ROOTS).coded(x) if kind == np.uint8 else x.astype(kind) for x in exact]
+    return [codes_of(slot).coded(x) if kind == np.uint8 else x.astype(kind) for x in exact]
 
 
 def hypers(routine: Routine, workload: Workload, step: int) -> dict[str, Any]:

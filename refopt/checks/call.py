@@ -117,8 +117,8 @@ def _check_dtype(where: str, slot: str, dtype: str, param: str, real: type, code
         if dtype not in both or param == exact:
             expected = f"no master for a {param} parameter" if param == exact else " or ".join(both)
             raise TypeError(f"{where}: expected {expected}, got {dtype}")
-    elif dtype not in (allowed := dict.fromkeys((exact, param, *(("uint8",) if coded and real is np.float32 else ())))):
-        raise TypeError(f"{where}: expected {' or '.join(allowed)}, got {dtype}")
+    elif dtype not in (stored := [exact, param, *["uint8"] * (coded and real is np.float32)]):
+        raise TypeError(f"{where}: expected {' or '.join(dict.fromkeys(stored))}, got {dtype}")
 
 
 def _spans(

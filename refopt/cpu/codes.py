@@ -18,6 +18,7 @@ import numpy as np
 
 from refopt.checks import flat
 from refopt.checks.dtypes import CODED, GROUP, coded_bytes
+from refopt.checks.rows import Slot
 from refopt.cpu.stochastic import random16
 
 LEAST = np.float32(2.0**-100)
@@ -91,6 +92,11 @@ class Codes:
 
 
 SIGNED, ROOTS = Codes(True), Codes(False)
+
+
+def codes_of(slot: Slot) -> Codes:
+    """The codes of a state, by whether it may be negative."""
+    return SIGNED if slot.signed else ROOTS
 
 
 def chances(size: int, seed: int, array: int) -> np.ndarray:

@@ -21,7 +21,7 @@ import numpy as np
 from refopt import checks
 from refopt.checks.dtypes import arithmetic, name_of
 from refopt.checks.rows import Routine
-from refopt.cpu.codes import ROOTS, SIGNED, chances
+from refopt.cpu.codes import HALF, chances, codes_of
 from refopt.cpu.remainder import join, split_numbers
 from refopt.cpu.stochastic import dither, random16
 
@@ -70,8 +70,9 @@ class Tensor:
         row = call.routine
         self.row, self.rule, self.carried = row, rule, row.carried
         self.scalars, self.checked = frozenset(row.scalars), False
-        self.codes = {slot.name: SIGNED if slot.signed else ROOTS for slot in row.slots}
         self.arrays: dict[str, Any] = {name: checks.flat(call.slots[name][i]) for name in row.slot_names}
+        states = [slot for slot in row.slots if slot.name in row.states and self.arrays[slot.name] is not None]
+        self.codes = {slot.name: codes_of(slot) for slot in states if self.arrays[slot.name].dtype == np.uint8}
         self.real = arithmetic(name_of(self.arrays["params"].dtype))
         self.set(call.hyper_of(i))
 
@@ -106,16 +107,14 @@ class Tensor:
             return None
         if name in self.scalars:
             return array.reshape(-1)[0]
-        return self.codes[name].decode(array, size) if array.dtype == np.uint8 else array.astype(self.real)
+        return self.codes[name].decode(array, size) if name in self.codes else array.astype(self.real)
 
     def _store(self, name: str, state: np.ndarray) -> None:
         array, chance = self.arrays[name], self.chance.get(name)
-        if array.dtype != np.uint8:
+        if name not in self.codes:
             store(array, state, self.seed, chance)
-        elif chance is None:
-            self.codes[name].encode(array, state)
-        else:
-            self.codes[name].encode(array, state, chances(state.size, self.seed, chance))
+            return
+        self.codes[name].encode(array, state, HALF if chance is None else chances(state.size, self.seed, chance))
 
     def _stored(self, name: str, x: np.ndarray) -> np.ndarray:
         array = self.arrays[name]
@@ -155,5 +154,3 @@ def store(array: np.ndarray, values: np.ndarray, seed: int, chance: int | None) 
     if chance is not None and array.dtype.name == "bfloat16":
         values = dither(values, random16(values.size, seed, chance))
     array[...] = values.astype(array.dtype)
-
-

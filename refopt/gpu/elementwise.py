@@ -42,7 +42,7 @@ def merged_update(routine: Routine, dtypes: tuple, choices: tuple, factor: str =
     states = [name for name in routine.states if name in slots.present]
     array = {name: a for a, name in enumerate(["params", "grads", *states])}
     last = len(array)
-    chances = {name: last + 1 + n for n, name in enumerate(slots.coded())} if stochastic else {}
+    chances = {name: last + 1 + n for n, name in enumerate(slots.codes)} if stochastic else {}
     arrays = last + stochastic + len(chances)
     rounded = chance_rows(routine, slots, array | {"params": last} | chances)
     to_round: Any = by_chance(tuple(rounded), frozenset(chances.values())) if stochastic else None
@@ -96,7 +96,7 @@ def merged_update(routine: Routine, dtypes: tuple, choices: tuple, factor: str =
                 store_scalar(at[first_scalar + n], after[n])
 
     merged.__name__ = routine.merged_name
-    return kernel((BLOCK, resident(real, len(states), bool(slots.coded()))))(merged)
+    return kernel((BLOCK, resident(real, len(states), bool(slots.codes))))(merged)
 
 
 def chance_rows(routine: Routine, slots: Slots, array: dict[str, int]) -> list[int]:

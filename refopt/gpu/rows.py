@@ -20,7 +20,7 @@ import numpy as np
 
 from refopt.catalog import Routine
 from refopt.checks.dtypes import ITEM_SIZES, SIZES, arithmetic
-from refopt.cpu.codes import ROOTS, SIGNED
+from refopt.cpu.codes import codes_of
 from refopt.gpu import remainder, vectors
 from refopt.gpu.codes import load_coded, store_coded
 from refopt.gpu.target import cuda, device_function
@@ -195,7 +195,8 @@ class Slots:
         self.real: Any = arithmetic(dtypes[0])
         self.present = frozenset(name for name, dtype in self.dtypes.items() if dtype)
         self._row = {name: row for row, name in enumerate(routine.slot_names)}
-        self._codes = {slot.name: SIGNED if slot.signed else ROOTS for slot in routine.slots}
+        coded = [slot for slot in routine.slots if slot.name in routine.states and self.dtypes[slot.name] == "uint8"]
+        self.codes = {slot.name: codes_of(slot) for slot in coded}  # of the states in 8 bits
         self._exact = {None: "params", "uint16": "joined"}.get(dtypes[-1], "master_params")
 
     def load(self, names: Sequence[str], policy: str = "") -> Callable:
@@ -223,15 +224,11 @@ class Slots:
         rounded = [(dtypes[name], a) for name, a in arrays.items() if ITEM_SIZES.get(dtypes[name]) == 2]
         return in_turn([Move(rounding(dtype), a, 0) for dtype, a in rounded]) if rounded else None
 
-    def coded(self) -> list[str]:
-        """The states in 8 bits."""
-        return [name for name in self._codes if self.dtypes[name] == "uint8" and name != "master_params"]
-
     def _move(self, which: int, name: str, a: int, policy: str = "", chance: int = -1) -> Move:
         name = {"params": self._exact, "stored_params": "params"}.get(name, name)
         if name == "joined":
             return Move(joined_access(policy)[which], a, self._row["params"], self._row["master_params"])
-        if self.dtypes[name] == "uint8":
-            kind = self._codes[name]
+        if name in self.codes:
+            kind = self.codes[name]
             return Move(store_coded(kind, chance) if which else load_coded(kind), a, self._row[name])
         return Move(access(self.dtypes[name], self.real, policy)[which], a, self._row[name])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gpu.test_muon import BLOCKS, compare, lists, orders
+from gpu.test_muon import BLOCKS, compare, goes_on, lists, orders, there
 from refopt import gpu, simt
 from refopt.cpu import Blocks
 
@@ -80,19 +80,13 @@ def test_factor_flag_and_missing_gradients(machine):
 
 
 def test_launches(machine):
-    """Five, and three for each iteration; a state goes on in another plan."""
-    host = with_rows(lists([(6, 8), (3, 4)]))
-    first, second = ([[machine.to_device(x) for x in xs] for xs in host] for _ in range(2))
-    step, other = (gpu.plan("normuon", *xss, lr=0.1, iterations=2) for xss in (first, second))
+    """Five, and three for each iteration."""
+    step = gpu.plan("normuon", *there(machine, with_rows(lists([(6, 8), (3, 4)]))), lr=0.1, iterations=2)
     assert step.launches == 5 + 6
     with simt.observe() as log:
         step()
     assert machine.name != "executor" or len(log.launches) == step.launches
-    for x, y in zip(second[0], first[0], strict=True):
-        x.copy_to_device(y.copy_to_host())
-    other.load_state_dict(step.state_dict())
-    step()
-    other()
-    machine.synchronize()
-    for x, y in zip(second[0] + second[2] + second[3], first[0] + first[2] + first[3], strict=True):
-        assert x.copy_to_host().tobytes() == y.copy_to_host().tobytes()
+
+
+def test_a_state_goes_on_in_another_plan(machine):
+    goes_on(machine, "normuon", with_rows(lists([(6, 8), (3, 4)])), iterations=2)

@@ -9,7 +9,7 @@ from laws.marks import each, few, of, pairs
 from laws.routines import ELEMENTWISE, optional_states
 from refopt import cpu, simt, state
 from refopt.checks.dtypes import CODED, GROUP, bytes_of, coded_bytes
-from refopt.cpu.codes import ROOTS, SIGNED, chance, chances
+from refopt.cpu.codes import ROOTS, SIGNED, chance, chances, codes_of
 from refopt.cpu.stochastic import random16
 from refopt.gpu.codes import cube_root4
 from refopt.gpu.kernels import kernel
@@ -45,7 +45,7 @@ def groups_of(coded):
 
 def kinds(routine):
     """The codes of each state of a routine."""
-    return {slot.name: SIGNED if slot.signed else ROOTS for slot in routine.slots if slot.name in routine.states}
+    return {slot.name: codes_of(slot) for slot in routine.slots if slot.name in routine.states}
 
 
 def in_8_bits(case):
