@@ -43,8 +43,8 @@ def merged_adadelta(
     """Update every tensor of a list by Adadelta, in place.
 
     Args:
-        avg_squared_grad: P arrays of the same shapes, of the arithmetic type or of the parameter's dtype: the
-            running average of the square of the gradient, 0 at first.
+        avg_squared_grad: P arrays of the same shapes, of the arithmetic type, of the parameter's dtype, or in 8 bits
+            (numerics, N21): the running average of the square of the gradient, 0 at first.
         avg_squared_update: P arrays like them for the update, before it is multiplied by lr; 0 at first.
         epsilon: added to both averages in the quotient, at least 0.
     """

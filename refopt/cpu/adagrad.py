@@ -40,8 +40,8 @@ def merged_adagrad(
     """Update every tensor of a list by Adagrad, in place.
 
     Args:
-        moment: P arrays of the same shapes, of the arithmetic type or of the parameter's dtype: the sum of
-            the squares of all gradients, 0 or more at first.
+        moment: P arrays of the same shapes, of the arithmetic type, of the parameter's dtype, or in 8 bits (numerics,
+            N21): the sum of the squares of all gradients, 0 or more at first.
         epsilon: added to the root, at least 0.
     """
     step(ADAGRAD, locals())

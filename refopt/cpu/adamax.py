@@ -56,8 +56,8 @@ def merged_adamax(
     """Update every tensor of a list by Adamax, in place.
 
     Args:
-        moment: P arrays of the same shapes, of the arithmetic type or of the parameter's dtype: the running
-            average of the gradient, 0 at first.
+        moment: P arrays of the same shapes, of the arithmetic type, of the parameter's dtype, or in 8 bits (numerics,
+            N21): the running average of the gradient, 0 at first.
         inf_norm: P arrays like them: the decaying maximum of the gradient's magnitude, 0 at first.
         beta1, beta2: how slowly the moment moves and the norm decays, at least 0 and below 1.
         epsilon: keeps the norm from 0, at least 0.

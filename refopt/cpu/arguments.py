@@ -4,8 +4,8 @@ Args:
     params: P arrays of fp32, fp64, fp16 or bf16, of any shape, each dense in memory.
     grads: P arrays of the same shapes, of any dtype that widens to the arithmetic type. A gradient of ``None`` skips
         its tensor: parameter, states and scalars stay as they are.
-    moment1: P arrays of the same shapes, of the arithmetic type or of the parameter's dtype: the running average of the
-        gradient, 0 at first.
+    moment1: P arrays of the same shapes, of the arithmetic type, of the parameter's dtype, or, unless the routine has
+        norms, in 8 bits (numerics, N21): the running average of the gradient, 0 at first.
     moment2: P arrays like them: the running average of its square, 0 at first.
     beta1_pow: P arrays of one element, of the arithmetic type: beta1 to the power of the coming step, beta1 at first.
     beta2_pow: P arrays of one element, of the arithmetic type: beta2 to the power of the coming step, beta2 at first.
@@ -27,7 +27,8 @@ Args:
     grad_factor: ``None``, or an array of one element that also multiplies every gradient; see `check_gradients`. fp32,
         or fp64 for fp64 parameters.
     found_inf: ``None``, or an fp32 array of one element: if it is not 0, the step changes nothing.
-    rounding: ``"nearest"``, or ``"stochastic"``: stochastic rounding to bf16 arrays (numerics, N16).
+    rounding: ``"nearest"``, or ``"stochastic"``: stochastic rounding to bf16 arrays (numerics, N16) and
+        of states in 8 bits (N21).
     seed: of the random bits, a whole number below 2**24, or one per tensor; pass a new one every step.
 
 Raises:

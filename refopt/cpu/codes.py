@@ -1,10 +1,11 @@
 """States in 8 bits: cubes of integers times a scale, in groups of 32 elements of a tensor (N21).
 
 A group has 36 bytes: a code for each of its elements, and the fp32 scale s. A signed state is s q^3, with q from -127
-to 127. An average of squares is (s q^3)^2, with q from 0 to 255: its root is coded. Cubes are finest near zero, so an
-element a thousand times smaller than the largest of its group is within an eighth of its value, and the step of Adam, a
-quotient of both moments, stays close to that in fp32. Codes at equal distances lose such elements, and if the second
-moment becomes 0 before the first, the step has no bound; so a positive average of squares never becomes 0.
+to 127. One that is never negative, such as an average of squares, is (s q^3)^2, with q from 0 to 255: its root is
+coded. Cubes are finest near zero, so an element a thousand times smaller than the largest of its group is within an
+eighth of its value, and the step of Adam, a quotient of both moments, stays close to that in fp32. Codes at equal
+distances lose such elements, and if the second moment becomes 0 before the first, the step has no bound; so a positive
+average of squares never becomes 0.
 
 An element between two codes goes to the nearer one. With stochastic rounding it goes up with the probability that makes
 it right on average: averages that change by less than the distance of two codes would otherwise stay where they are.
@@ -12,6 +13,11 @@ it right on average: averages that change by less than the distance of two codes
 The scale is the largest magnitude of the group over the largest cube, rounded to 20 significant bits, so that a state
 that is loaded and stored again keeps its codes and its scale. A group whose largest magnitude is below 2^-100 is zero.
 One that has an infinity or NaN is NaN, and no other group is affected.
+
+    >>> from refopt.cpu.codes import SIGNED
+    >>> state = SIGNED.coded(np.array([0.5, -0.001], np.float32))  # or zeros: coded_bytes(2) of uint8
+    >>> state.shape, SIGNED.decode(state, 2)
+    ((36,), array([ 0.4999995 , -0.00099981], dtype=float32))
 """
 
 import numpy as np

@@ -37,8 +37,8 @@ def merged_lion(
     """Update every tensor of a list by Lion, in place.
 
     Args:
-        moment: P arrays of the same shapes, of the arithmetic type or of the parameter's dtype: the running
-            average of the gradient, 0 at first.
+        moment: P arrays of the same shapes, of the arithmetic type, of the parameter's dtype, or in 8 bits (numerics,
+            N21): the running average of the gradient, 0 at first.
         beta1: the share of the momentum in the blend, at least 0 and below 1.
         beta2: how slowly the momentum moves, at least 0 and below 1.
     """

@@ -34,7 +34,8 @@ def merged_momentum(
     """Update every tensor of a list by gradient descent with momentum, in place.
 
     Args:
-        velocities: P arrays of the same shapes, of the arithmetic type or of the parameter's dtype.
+        velocities: P arrays of the same shapes, of the arithmetic type, of the parameter's dtype, or in 8 bits
+            (numerics, N21).
         dampening: the share of a gradient that does not enter the velocity, at least 0. PyTorch dampens from a tensor's
             second step on: pass 0 in the first for the same.
         use_nesterov: whether to look ahead (Nesterov's momentum).

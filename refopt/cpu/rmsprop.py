@@ -70,8 +70,8 @@ def merged_rmsprop(
     """Update every tensor of a list by RMSProp, in place.
 
     Args:
-        mean_square: P arrays of the same shapes, of the arithmetic type or of the parameter's dtype: the
-            running average of the square of the gradient, 0 at first.
+        mean_square: P arrays of the same shapes, of the arithmetic type, of the parameter's dtype, or in 8 bits
+            (numerics, N21): the running average of the square of the gradient, 0 at first.
         velocity: P arrays like them, 0 at first.
         epsilon_at: ``"inside"`` or ``"outside"`` the root.
         lr_at: whether lr is a factor in the ``"velocity"`` or in the ``"step"``.

@@ -95,7 +95,7 @@ def request(
         every[name] = chosen(f"show: {name}", value, row.choices[name]) if name in row.choices else value
     if kinds:
         chosen("show: compute", every["compute"], kinds)
-        iterations = row.defaults["iterations"]
+        iterations = int(row.defaults["iterations"])
         every["restarts"] = restarting("show: restarts", every["restarts"], iterations, every["compute"])
     dtypes = {slot.name: slot_dtype(slot, dtype) for slot in row.slots if slot.name in present}
     return Request(row, dtypes, form, every, hopper)

@@ -16,7 +16,7 @@ SHARED = {"masters": None, "compare_masters": False, "max_norm": None, "norm_typ
           "rounding": "nearest", "seed": 0}
 # Other values than the default, of options that do not take half of it.
 OTHERS = {"ns_steps": 3, "adjust_lr_fn": "match_rms_adamw", "blocks": (2, 1, "matrix"),
-          "restarts": (2, 4), "compute": "float16"}
+          "restarts": (2, 4), "compute": "float16", "beta2": 0.9}
 ABOUT = {
     "masters": '`"fp32"` keeps an fp32 master of each parameter of fp16 or bf16, `"remainder"` the 16 bits that an '
                "fp32 number has beyond its bf16; `master_param` in the state",
