@@ -306,10 +306,11 @@ def summer(dtype: str, layout: Layout, square: bool, symmetric: bool, adds: bool
             # A store skips whole chunks of eight elements beyond the matrix, but no part of a chunk. Sums there can be
             # NaN times 0, but padding must stay 0.
             cuda.syncwarp()
-            if right < layout.width and lane < 16:
+            # A diagonal tile is cleared as its mirror image alone, by the one warp that has the matrix's last row.
+            if right < layout.width and lane < 16 and not diagonal:
                 clear(memory, layout.tile, HEIGHT, top + lane, right)
             if symmetric and top <= below < top + 16:
-                for line in range(lane, layout.width, 32):
+                for line in range(lane, top + 16 if diagonal else layout.width, 32):
                     clear(memory, layout.tile if diagonal else layout.mirror, layout.width, line, below)
             show_to_copies()
             cuda.syncwarp()
