@@ -45,7 +45,8 @@ ONE = {
     "detectors": Step(["-m", "benchmarks.detectors", "--on", "gpu"], 300, "detectors"),
     "left_open": Step(["-m", "benchmarks.left_open"], 400, "left_open"),
     "products": Step(["-m", "benchmarks.products"], 200, "products"),
-    "muon": Step(["-m", "benchmarks.muon"], 200, "muon"),
+    "muon": Step(["-m", "benchmarks.muon"], 560, "muon"),
+    "coded": Step(["-m", "benchmarks.coded"], 120, "coded"),
 }
 TWO = {
     "nccl": Step(["-m", "benchmarks.laws", "--two"], 300, "laws"),

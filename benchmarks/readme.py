@@ -75,10 +75,11 @@ def reductions() -> str:
 MUON = {
     "torch.optim.Muon": "`torch.optim.Muon`", "torch.optim.Muon, graph": "the same as a CUDA graph",
     "PyTorch, by shape, graph": "PyTorch, all matrices of a shape at once, as a CUDA graph",
-    "PyTorch, by shape, compiled, graph": "the same by `torch.compile`",
-    "QuACK, by shape, graph": "the same with the products of QuACK 0.6.5, symmetric ones by half",
+    "gram-newton-schulz, standard, graph": "gram-newton-schulz 0.1.6, standard iterations, compiled, as a CUDA graph",
+    "gram-newton-schulz, graph": "the same by Gram matrices, fp16",
     "refopt.torch.Muon": "`refopt.torch.Muon`",
     "refopt, merged": "**refopt, 18 launches**",
+    "refopt, Gram": "**refopt, by Gram matrices, fp16**",
 }
 
 

@@ -96,7 +96,7 @@ def merged_update(routine: Routine, dtypes: tuple, choices: tuple, factor: str =
                 store_scalar(at[first_scalar + n], after[n])
 
     merged.__name__ = routine.merged_name
-    return kernel((BLOCK, resident(real, len(states), bool(slots.codes))))(merged)
+    return kernel((BLOCK, resident(real, len(states))))(merged)
 
 
 def chance_rows(routine: Routine, slots: Slots, array: dict[str, int]) -> list[int]:
@@ -110,16 +110,14 @@ def chance_rows(routine: Routine, slots: Slots, array: dict[str, int]) -> list[i
     return rows + [-1] * (len(rows) % 2)
 
 
-def resident(real: Any, states: int, coded: bool = False) -> int:
+def resident(real: Any, states: int) -> int:
     """Blocks that should fit on a multiprocessor: as many as leave each thread enough registers for its arrays.
 
-    With two states, 12 was fastest on an H200, of 10 to 16; with more states, in 8 bits, or in fp64, 12 would spill
-    registers.
+    With two states, 12 was fastest on an H200, of 10 to 16, and of 6 to 12 in 8 bits; with more states or in fp64, 12
+    would spill many registers.
     """
     if real is np.float64:
         return 6
-    if coded:
-        return 8
     return 12 if states < 3 else 10
 
 

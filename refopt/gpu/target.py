@@ -108,9 +108,12 @@ def device_function(function: Callable) -> Callable:
     return cuda.jit(device=True)(function)
 
 
+EXACT = "/* exact */"  # begins inline PTX whose results are exact as a whole
+
+
 def intrinsic(
     asm: str, constraints: str, result: str, arguments: str, since: tuple[int, int] = OLDEST, before: str | None = None,
-    lanes: Callable | bool = False, warp: Callable | None = None, alone: bool = False,
+    lanes: Callable | bool = False, warp: Callable | None = None, alone: bool = False, exact: bool = False,
 ) -> Callable[[Callable], Callable]:
     """Give a function inline PTX for its compiled form; the function itself is its twin on the executor.
 
@@ -130,11 +133,14 @@ def intrinsic(
         warp: for instructions of whole warps, computes the results from the operands of all lanes (`simt.ptx_twin`).
         alone: whether only GPUs of capability ``since`` have the instructions, not later ones. Such a function has no
             twin: the executor refuses it.
+        exact: whether the results are the twin's although single instructions round otherwise or approximate, which a
+            test has to show; `refopt.gpu.exactness` passes over them.
     """
     if not asm or (before == "" and result + arguments):
         raise ValueError("intrinsic: expected instructions, or no operands and before=\"\" for a hint, got none")
 
     _since.add(since)
+    asm = f"{EXACT} {asm}" if exact else asm
 
     def decorate(twin: Callable) -> Callable:
         twin.__refopt_numba__ = lambda: compiler().inline_ptx(  # type: ignore[attr-defined]

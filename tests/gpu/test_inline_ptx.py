@@ -6,13 +6,14 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from refopt import simt
 from refopt.checks.dtypes import numpy_dtype
-from refopt.cpu.codes import ROOTS, SIGNED
+from refopt.cpu.codes import ROOTS, SIGNED, chance
 from refopt.gpu import cast, codes, philox, remainder, vectors, words
+from refopt.gpu.target import EXACT
 
 WORD, LONG = 0xFFFFFFFF, 2**64 - 1
 anything = st.integers(0, WORD)
@@ -55,8 +56,21 @@ def of_floats(function):
     return instruction
 
 
-def field(bits, first, length):
-    return bits >> first & (1 << length) - 1
+def compared(function):
+    return lambda a, b: bool(function(number(a, np.float32), number(b, np.float32)))
+
+
+def copysign(sign, magnitude):
+    return np.copysign(magnitude, sign)
+
+
+def bytes_of(low, high, which):
+    """The bytes of two words that the four digits of ``which`` name."""
+    both = (low | high << 32).to_bytes(8, "little")
+    return int.from_bytes(bytes(both[which >> 4 * k & 7] for k in range(4)), "little")
+
+
+UNIT = {2.0**23 * kind.unit: kind.unit for kind in (SIGNED, ROOTS)}  # of sums with such a number
 
 
 INSTRUCTIONS = {"mov.b32": lambda a: a, "mov.b16": lambda a: a, "shl.b32": lambda a, b: a << b & WORD,
@@ -71,15 +85,16 @@ INSTRUCTIONS = {"mov.b32": lambda a: a, "mov.b16": lambda a: a, "shl.b32": lambd
                 "cvt.f32.f16": lambda a: converted(a, "float16", "float32"),
                 "cvt.rn.f16.f32": lambda a: converted(a, "float32", "float16"),
                 "mul.rn.f32": of_floats(operator.mul), "add.rn.f32": of_floats(operator.add),
-                "sub.rn.f32": of_floats(operator.sub), "cvt.rmi.f32.f32": of_floats(np.floor),
-                "setp.gt.f32": lambda a, b: bool(number(a, np.float32) > number(b, np.float32)),
-                "setp.le.f32": lambda a, b: bool(number(a, np.float32) <= number(b, np.float32)),
-                "selp.f32": lambda a, b, p: a if p else b, "max.u32": max, "max.f32": of_floats(max), "bfe.u32": field,
-                "bfe.s32": lambda a, first, length: (field(a, first, length) ^ 128) - 128 & WORD,  # of bytes
-                "bfi.b32": lambda a, b, first, length: b & ~((1 << length) - 1 << first) | field(a, 0, length) << first,
+                "sub.rn.f32": of_floats(operator.sub), "abs.f32": of_floats(abs), "copysign.f32": of_floats(copysign),
+                "rcp.rn.f32": of_floats(lambda a: np.float32(1) / a), "max.f32": of_floats(max),
+                "max.NaN.f32": of_floats(np.maximum), "set.gt.f32.f32": of_floats(operator.gt),
+                "fma.rn.f32": of_floats(lambda a, b, c: np.float64(a) * np.float64(b) + c),
+                "add.rm.f32": of_floats(lambda a, b: np.floor((np.float64(a) + b) / UNIT[float(b)]) * UNIT[float(b)]),
+                "lg2.approx.ftz.f32": of_floats(np.log2), "ex2.approx.ftz.f32": of_floats(np.exp2),
+                "setp.gt.f32": compared(operator.gt), "setp.le.f32": compared(operator.le),
+                "setp.lt.f32": compared(operator.lt), "setp.geu.f32": compared(lambda a, b: not a < b),
+                "selp.f32": lambda a, b, p: a if p else b, "prmt.b32": bytes_of,
                 "cvt.rn.f32.u32": lambda a: int(np.float32(a).view(np.uint32)),
-                "cvt.rn.f32.s32": lambda a: int(np.float32(np.uint32(a).view(np.int32)).view(np.uint32)),
-                "cvt.rni.s32.f32": lambda a: int(np.rint(number(a, np.float32))) & WORD,
                 "cvt.rn.bf16.f32": lambda a: 0x7FFF if is_nan(a) else converted(a, "float32", "bfloat16")}
 
 
@@ -94,7 +109,7 @@ def followed(asm, registers, memory):
             return int(operand[2:], 16)
         return registers[operand] if operand in registers else int(operand, 0)
 
-    for line in asm.split(";"):
+    for line in asm.removeprefix(EXACT).split(";"):
         name, _, rest = re.sub(r"^(\s*[{}]\s)*\s*", "", line).partition(" ")
         if name in ("", ".reg", "}") or name.startswith("createpolicy"):
             continue
@@ -119,10 +134,10 @@ def followed(asm, registers, memory):
 
 
 FUNCTIONS = {
-    name: value for module in (vectors, words, remainder, philox, cast)
+    name: value for module in (vectors, words, remainder, philox, cast, codes)
     for name, value in vars(module).items() if hasattr(value, "asm")
-} | {"largest4": codes.largest4, **{f"load4_codes {kind.most}": load for kind, load in codes.LOAD4.items()},
-     **{f"scale {kind.most}": codes.scale_of(kind) for kind in (SIGNED, ROOTS)},
+} | {**{f"{name} {'signed' if kind.signed else 'roots'}": make(kind) for kind in (SIGNED, ROOTS)
+        for name, make in (("load4_codes", codes.LOAD4.get), ("scale", codes.scale_of))},
      **{f"load4_float32 {x}": vectors.with_policy(vectors.load4_float32, x) for x in vectors.POLICIES}}
 FORMS = [pytest.param(value, asm, id=f"{name} {form}") for name, value in FUNCTIONS.items()
          for form, asm in (("now", value.asm[0]), ("before", value.before)) if asm]
@@ -175,23 +190,28 @@ def results_of(function, *operands, memory=None):
 
 
 @pytest.mark.clause("N21")
-@given(t=st.lists(st.floats(0, 2**24, width=32), min_size=4, max_size=4))
-@example([0, 0, 0, 0])
-def test_cube_roots_are_exact_whatever_they_start_from(t):
-    """Around every cube of a code, and anywhere."""
-    cubes = np.arange(256, dtype=np.float32) ** 3
-    beside = [np.nextafter(cubes, np.float32(end)) for end in (0, 3e38)]
-    x = np.concatenate([np.array(t, np.float32), *((cubes, *beside) if t == [0, 0, 0, 0] else ())])
-    fours = x.view(np.uint32).reshape(-1, 4).tolist()
-    roots = np.array([results_of(codes.cube_root4, *four) for four in fours], np.uint32).view(np.float32).reshape(-1)
-    assert (roots == np.searchsorted(np.arange(258.0) ** 3, x, "right") - 1).all()
+@pytest.mark.parametrize("kind", [SIGNED, ROOTS])
+@pytest.mark.parametrize(("u", "scale", "sign", "error"), [
+    (0, 1, 1, 2.0**-20), (2**14 - 1, 1.5 + 2.0**-19, -1, -(2.0**-20)), (8192, 1.25, -1, 0),
+])
+def test_codes_are_exact_whatever_is_approximated(kind, u, scale, sign, error):
+    """Beside every code and every place between two where the code changes; approximations may be a little off."""
+    scale, u = np.float32(scale), chance(np.uint32(4 * u))
+    goes_up = kind.parts[:-1] + u * np.diff(kind.parts)
+    places = np.concatenate([kind.parts, goes_up]) * scale * np.float32(sign if kind.signed else 1)
+    x = np.concatenate([places, np.nextafter(places, np.float32(0)), np.nextafter(places, np.float32(3))])
+    x = np.pad(x, (0, -x.size % 4))
+    operands = np.column_stack([x.reshape(-1, 4), np.full(x.size // 4, scale), np.full((x.size // 4, 4), u)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(INSTRUCTIONS, "ex2.approx.ftz.f32", of_floats(lambda x: np.exp2(x) * (1 + np.float64(error))))
+        words = [results_of(codes.codes4(kind), *four) for four in operands.astype(np.float32).view(np.uint32).tolist()]
+    expected = kind.codes(x, scale, u).astype(np.uint8).view("<u4")
+    assert (np.array(words, np.uint32)[:, 0] == expected).all()
 
 
 @pytest.mark.clause("N21")
-@given(q=st.lists(st.integers(-127, 127), min_size=4, max_size=4))
-def test_codes_are_stored_as_bytes(q):
-    """Negative ones as those of an int8, and the codes above 127 as they are."""
-    for stored in (q, [abs(x) * 2 for x in q]):
-        memory = bytearray(4)
-        results_of(codes.store4_codes, 0, *np.array(stored, np.float32).view(np.uint32).tolist(), memory=memory)
-        assert list(memory) == [x & 255 for x in stored]
+@pytest.mark.parametrize("scale", [0.0, np.nan])
+def test_codes_of_a_group_without_a_scale_are_zero(scale):
+    for kind in (SIGNED, ROOTS):
+        given = np.array([np.inf, np.nan, 1e-30, 0, scale, *[0.5] * 4], np.float32)
+        assert results_of(codes.codes4(kind), *given.view(np.uint32).tolist()) == [0]

@@ -14,10 +14,11 @@ from gpu import kept_ptx, test_ladder, test_ladder_norms
 from refopt import gpu
 from refopt.catalog import LARS_MOMENTUM, ROUTINES
 from refopt.checks.dtypes import numpy_dtype
+from refopt.cpu.codes import ROOTS, SIGNED
 from refopt.gpu import exactness, runtime
 from refopt.gpu.driver import signature_of
 from refopt.gpu.exactness import instructions
-from refopt.gpu.target import spelled
+from refopt.gpu.target import EXACT, spelled
 from refopt.gpu.vectors import POLICIES
 from refopt.oracle.exact import build
 from refopt.oracle.exact.build import step_of
@@ -134,6 +135,21 @@ def test_bf16_kernels_are_exact_and_vectorised(dtypes, rounding, monkeypatch, re
     assert "ld.global.v2.b32" in ptx and "st.global.v2.b32" in ptx
     draws = rounding == "stochastic" and "bfloat16" in (dtypes[2], None if dtypes[3:] else dtypes[0])
     assert ("mul.hi.u32" in ptx) == draws
+
+
+@pytest.mark.clause("N3", "N21")
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+def test_kernels_of_states_in_8_bits_are_exact(rounding, monkeypatch, request):
+    """But for what a test of inline PTX shows to be exact as a whole."""
+    case = build.make(ROUTINES["adamw"], [5], rounding=rounding)
+    kinds = {"moment1": SIGNED, "moment2": ROOTS}
+    coded = {name: [kind.coded(x) for x in case.slots[name]] for name, kind in kinds.items()}
+    kernels = kernels_of(case.replace(**coded), "merged", monkeypatch)
+    if kept_ptx.tested(request, kernels):
+        return
+    ptx = exact_ptx(*kernels["merged_adamw"])
+    assert_not_spilled(ptx)
+    assert exactness.read(ptx.replace(EXACT, "")) and ptx.count(EXACT) == 8  # of two halves, two moments, and tails
 
 
 @pytest.mark.clause("N3")
