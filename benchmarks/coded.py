@@ -21,28 +21,32 @@ from refopt.catalog import ADAMW
 from refopt.checks.dtypes import coded_bytes
 
 MODELS = "resnet50", "bert-large"
-# dtypes of parameters and of states, whether a remainder of 16 bits completes the parameters, and how states round
+# The configuration of parameters, dtypes of states and of a remainder that completes parameters, and how states round.
 OWN = {
-    "refopt, fp32": ("fp32", torch.float32, False, "nearest"),
-    "refopt, fp32, 8-bit states": ("fp32", torch.uint8, False, "nearest"),
-    "refopt, fp32, 8-bit states, stochastic": ("fp32", torch.uint8, False, "stochastic"),
-    "refopt, bf16 and remainder": ("bf16", torch.float32, True, "nearest"),
-    "refopt, bf16 and remainder, 8-bit states": ("bf16", torch.uint8, True, "nearest"),
-    "refopt, bf16 and remainder, 8-bit states, stochastic": ("bf16", torch.uint8, True, "stochastic"),
-    "refopt, bf16, bf16 states, stochastic": ("bf16", torch.bfloat16, False, "stochastic"),
+    "refopt, fp32": ("fp32", torch.float32, None, "nearest"),
+    "refopt, fp32, 8-bit states": ("fp32", torch.uint8, None, "nearest"),
+    "refopt, fp32, 8-bit states, stochastic": ("fp32", torch.uint8, None, "stochastic"),
+    "refopt, fp32, bf16 states": ("fp32", torch.bfloat16, None, "stochastic"),
+    "refopt, bf16 and 16 bits": ("bf16", torch.float32, torch.uint16, "nearest"),
+    "refopt, bf16 and 8 bits, 8-bit states": ("bf16", torch.uint8, torch.int8, "nearest"),
+    "refopt, bf16 and 8 bits, 8-bit states, stochastic": ("bf16", torch.uint8, torch.int8, "stochastic"),
+    "refopt, bf16, bf16 states, stochastic": ("bf16", torch.bfloat16, None, "stochastic"),
 }
 ALL = 1 << 26  # bytes of a tensor that are compared
 
 
-def tensors(model: str, config: str, states: torch.dtype = torch.float32, remainder: bool = False) -> Tensors:
-    """The tensors of a step, states at 0."""
+def tensors(
+    model: str, config: str, states: torch.dtype = torch.float32, remainder: torch.dtype | None = None
+) -> Tensors:
+    """The tensors of a step, states and remainders at 0."""
     values = Tensors.make(ADAMW, shapes_of(model), config)
     for name in ADAMW.states:
         if name in values.slots:
             sizes = [(coded_bytes(p.numel()),) if states is torch.uint8 else p.shape for p in values.slots["params"]]
             values.slots[name] = [torch.zeros(size, dtype=states, device="cuda") for size in sizes]
     if remainder:
-        values.slots["master_params"] = [p.view(torch.uint16) * 0 for p in values.slots["params"]]
+        zeros = [torch.zeros(p.shape, dtype=remainder, device="cuda") for p in values.slots["params"]]
+        values.slots["master_params"] = zeros
     return values
 
 

@@ -17,13 +17,13 @@ from refopt.cpu.remainder import split
 class Dtypes(NamedTuple):
     """A dtype configuration: the dtype of parameters and gradients, and the additional arrays.
 
-    With ``master`` or ``remainder`` every state has the arithmetic type; ``chance`` is stochastic rounding, and with
-    ``coded`` states have 8 bits.
+    With ``master`` or the dtype of a ``remainder`` every state has the arithmetic type; ``chance`` is stochastic
+    rounding, and with ``coded`` states have 8 bits.
     """
 
     param: str
     master: bool = False
-    remainder: bool = False
+    remainder: str = ""
     chance: bool = False
     coded: bool = False
 
@@ -35,9 +35,11 @@ DTYPES = {
     "bf16": Dtypes("bfloat16"),
     "fp16-amp": Dtypes("float16", master=True),
     "bf16-amp": Dtypes("bfloat16", master=True),
-    "bf16+16": Dtypes("bfloat16", remainder=True),
+    "bf16+16": Dtypes("bfloat16", remainder="uint16"),
+    "bf16+8": Dtypes("bfloat16", remainder="int8"),
     "bf16-sr": Dtypes("bfloat16", chance=True),
     "fp32-8": Dtypes("float32", chance=True, coded=True),
+    "bf16+8-8": Dtypes("bfloat16", remainder="int8", chance=True, coded=True),
 }
 
 # Numbers large enough to change bits in every dtype, which defaults may not be.
@@ -152,7 +154,7 @@ def slot_dtype(slot: Slot, dtype: str) -> str:
     """The dtype of a slot: the parameter's, but the arithmetic type for states beside masters or remainders."""
     asked = DTYPES[dtype]
     if slot.name == "master_params" and asked.remainder:
-        return "uint16"
+        return asked.remainder
     if asked.coded and slot.like_param and slot.name not in ("params", "grads", "master_params"):
         return "uint8"
     exact = slot.scalar or slot.by_row or ((asked.master or asked.remainder) and slot.name not in ("params", "grads"))
@@ -182,7 +184,7 @@ def make_case(routine: Routine, workload: Workload, dtype: str, steps: int, seed
 def _params(slot: Slot, dtype: str, exact: list[np.ndarray]) -> list[np.ndarray] | None:
     """Parameters as they are stored, or their masters or remainders, if any."""
     if DTYPES[dtype].remainder:
-        return [split(x)[slot.name == "master_params"] for x in exact]
+        return [split(x, DTYPES[dtype].remainder)[slot.name == "master_params"] for x in exact]
     present = slot.name == "params" or DTYPES[dtype].master
     kind = numpy_dtype(slot_dtype(slot, dtype))
     return [x.astype(kind) for x in exact] if present else None

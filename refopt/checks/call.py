@@ -7,7 +7,7 @@ import numpy as np
 
 from refopt.checks.arguments import listed
 from refopt.checks.arrays import Array, check_by_row, check_coded, check_like, check_one, refuse_overlaps
-from refopt.checks.dtypes import SIZES, arithmetic, arithmetic_name, widens
+from refopt.checks.dtypes import REMAINDERS, SIZES, arithmetic, arithmetic_name, widens
 from refopt.checks.numbers import check_hypers
 from refopt.checks.rows import Routine, Spec
 
@@ -113,11 +113,11 @@ def _check_dtype(where: str, slot: str, dtype: str, param: str, real: type, code
         if not widens(dtype, real):
             raise TypeError(f"{where}: expected a dtype that widens to {exact}, got {dtype}")
     elif slot == "master_params":
-        both = [exact, "uint16"] if param == "bfloat16" else [exact]
+        both = [exact, *REMAINDERS] if param == "bfloat16" else [exact]
         if dtype not in both or param == exact:
             expected = f"no master for a {param} parameter" if param == exact else " or ".join(both)
             raise TypeError(f"{where}: expected {expected}, got {dtype}")
-    elif dtype not in (stored := [exact, param, *["uint8"] * (coded and real is np.float32)]):
+    elif dtype not in (stored := [exact, param, *["bfloat16", *["uint8"] * coded] * (real is np.float32)]):
         raise TypeError(f"{where}: expected {' or '.join(dict.fromkeys(stored))}, got {dtype}")
 
 

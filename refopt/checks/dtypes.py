@@ -13,6 +13,7 @@ ITEM_SIZES = SIZES | {
     "bool": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8,
 }
 
+REMAINDERS = ("uint16", "int8")  # of bf16 parameters (numerics, N15)
 GROUP, CODED = 32, 36  # elements and bytes of a group of a state in 8 bits (numerics, N21)
 
 

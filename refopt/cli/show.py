@@ -24,7 +24,8 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     )
     add = command.add_argument
     add("routine", choices=list(KNOWN), metavar="ROUTINE", help=", ".join(KNOWN))
-    text = f"{', '.join(DTYPES)}; default fp32. amp: fp32 masters; +16: remainders; -8: codes; sr: stochastic rounding"
+    kinds = "amp: fp32 masters; +16, +8: remainders; -8: states in 8 bits, stochastic as in sr"
+    text = f"{', '.join(DTYPES)}; default fp32. {kinds}"
     add("--dtype", choices=list(DTYPES), default="fp32", metavar="D", help=text)
     add("--form", metavar="F", help="one of the routine's forms; default the one that plans use")
     text = "choices of the routine, such as epsilon_at=uncorrected; of muon also restarts, such as restarts=2,4"

@@ -23,7 +23,7 @@ Args:
     moment2_max: ``None``, or for AMSGrad P arrays like moment2: its maximum, 0 at first; single entries may be
         ``None``.
     master_params: ``None``, or P arrays: masters, which are the exact parameters in the arithmetic type, or remainders
-        of bf16 parameters, in uint16 (numerics, N15); single entries may be ``None``.
+        of bf16 parameters, in uint16 or int8 (numerics, N15); single entries may be ``None``.
     grad_factor: ``None``, or an array of one element that also multiplies every gradient; see `check_gradients`. fp32,
         or fp64 for fp64 parameters.
     found_inf: ``None``, or an fp32 array of one element: if it is not 0, the step changes nothing.

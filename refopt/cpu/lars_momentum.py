@@ -18,6 +18,7 @@ import numpy as np
 
 from refopt.checks.arguments import chosen, number
 from refopt.checks.arguments import names as texts
+from refopt.checks.dtypes import REMAINDERS
 from refopt.checks.rows import Form, Slot
 from refopt.cpu.merged import step
 from refopt.cpu.reduce import sum_of_squares
@@ -52,7 +53,7 @@ def rule(p, g, v, *, stored, mu, lars_weight_decay, norm_of, **numbers):
 
 def passes(form, dtypes, norm_of="param", **_):
     """Reads and writes of each slot: the gradient is read twice, and a parameter twice if it has no master."""
-    has_master = dtypes[-1] not in (None, "uint16")
+    has_master = dtypes[-1] not in (None, *REMAINDERS)
     counts = {"params": 1 if has_master else 2, "grads": 2, "velocities": 2, "master_params": 2}
     if form.norm_reads_param:
         counts["params"] += not (norm_of == "master" and has_master)

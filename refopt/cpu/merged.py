@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from refopt import checks
-from refopt.checks.dtypes import arithmetic, name_of
+from refopt.checks.dtypes import REMAINDERS, arithmetic, name_of
 from refopt.checks.rows import Routine
 from refopt.cpu.codes import HALF, chances, codes_of
-from refopt.cpu.remainder import join, split_numbers
+from refopt.cpu.remainder import join, split
 from refopt.cpu.stochastic import dither, random16
 
 
@@ -124,8 +124,8 @@ class Tensor:
 def _store_param(
     param: np.ndarray, master: np.ndarray | None, exact: np.ndarray, seed: int, chance: int | None
 ) -> None:
-    if master is not None and master.dtype == np.uint16:
-        param[...], master[...] = split_numbers(exact)
+    if master is not None and master.dtype.name in REMAINDERS:
+        param[...], master[...] = split(exact, master.dtype.name)
         return
     store(param, exact, seed, chance)
     if master is not None:
@@ -146,7 +146,7 @@ def exact(param: np.ndarray, master: np.ndarray | None, real: type) -> np.ndarra
     """The parameter to compute with: its master, itself with its remainder, or itself."""
     if master is None:
         return param.astype(real)
-    return join(param, master) if master.dtype == np.uint16 else master.astype(real)
+    return join(param, master) if master.dtype.name in REMAINDERS else master.astype(real)
 
 
 def store(array: np.ndarray, values: np.ndarray, seed: int, chance: int | None) -> None:

@@ -7,6 +7,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from refopt.checks.dtypes import REMAINDERS
 from refopt.checks.rows import FRACTION, Form, Hyper, Limit, Routine, Slot
 from refopt.cpu.arguments import documented
 
@@ -153,7 +154,7 @@ def bind(name: str, signature: inspect.Signature, args: tuple, named: dict[str, 
 def _passes(passes: dict[str, int], form: Form, dtypes: tuple, **_: Any) -> dict[str, int]:
     """Reads and writes of each slot; a parameter that has a master is only written, one with a remainder is read."""
     exact = passes["params"]
-    return passes | {"params": 1 if dtypes[-1] not in (None, "uint16") else exact, "master_params": exact}
+    return passes | {"params": 1 if dtypes[-1] not in (None, *REMAINDERS) else exact, "master_params": exact}
 
 
 def _expect(where: str, what: str, got: list, expected: list) -> None:

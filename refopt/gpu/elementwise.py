@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from refopt.catalog import Routine
+from refopt.checks.dtypes import REMAINDERS
 from refopt.gpu.gate import gate
 from refopt.gpu.group import Group
 from refopt.gpu.kernels import Kernel, factory, kernel
@@ -105,7 +106,7 @@ def chance_rows(routine: Routine, slots: Slots, array: dict[str, int]) -> list[i
     A parameter with a remainder is stored exactly.
     """
     names = ["params", *routine.states]
-    exact = "params" if slots.dtypes["master_params"] == "uint16" else ""
+    exact = "params" if slots.dtypes["master_params"] in REMAINDERS else ""
     rows = [array[n] if slots.dtypes[n] in ("bfloat16", "uint8") and n != exact else -1 for n in names]
     return rows + [-1] * (len(rows) % 2)
 

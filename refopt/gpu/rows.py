@@ -19,10 +19,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refopt.catalog import Routine
-from refopt.checks.dtypes import ITEM_SIZES, SIZES, arithmetic
+from refopt.checks.dtypes import ITEM_SIZES, REMAINDERS, SIZES, arithmetic
 from refopt.cpu.codes import codes_of
-from refopt.gpu import remainder, vectors
+from refopt.gpu import vectors
 from refopt.gpu.codes import load_coded, store_coded
+from refopt.gpu.remainder import JOINED
 from refopt.gpu.target import cuda, device_function
 from refopt.gpu.vectors import SECOND
 
@@ -65,15 +66,16 @@ def access(dtype: str, real: Any, policy: str = "") -> Access:
 
 
 @lru_cache
-def joined_access(policy: str = "") -> Access:
-    """The access to bf16 parameters and their remainders, together exact fp32; ``at`` has both addresses."""
-    load4_joined = vectors.with_policy(remainder.load4_joined, policy)
+def joined_access(dtype: str, policy: str = "") -> Access:
+    """The access to bf16 parameters and remainders of a dtype, together exact fp32; ``at`` has both addresses."""
+    size, (load, load4, store, store4, _) = ITEM_SIZES[dtype], JOINED[dtype]
+    load4 = vectors.with_policy(load4, policy)
     return _of_eight(
-        device_function(lambda at, n: (at[0] + 2 * n, at[1] + 2 * n)),
-        device_function(lambda at: remainder.load_joined(at[0], at[1])),
-        device_function(lambda at: load4_joined(at[0], at[1])),
-        device_function(lambda at, value: remainder.store_joined(at[0], at[1], value)),
-        device_function(lambda at, values: remainder.store4_joined(at[0], at[1], values)),
+        device_function(lambda at, n: (at[0] + 2 * n, at[1] + size * n)),
+        device_function(lambda at: load(at[0], at[1])),
+        device_function(lambda at: load4(at[0], at[1])),
+        device_function(lambda at, value: store(at[0], at[1], value)),
+        device_function(lambda at, values: store4(at[0], at[1], values)),
         np.float32,
     )
 
@@ -110,13 +112,14 @@ def _of_eight(
 
 @lru_cache
 def rounding(dtype: str) -> Callable:
-    """Round array a of x as a store in a 16-bit dtype does; for "uint16", as parameters with remainders are stored."""
-    if dtype == "uint16":
+    """Round array a of x as a store in a 16-bit dtype does; for a remainder's, as parameters beside it are stored."""
+    if dtype in REMAINDERS:
+        round4 = JOINED[dtype].round4
 
         @device_function
         def round_away(address, i, stop, whole, x, a):
             for e in range(0, 8, 4):
-                new = remainder.round4_away((x[a, e], x[a, e + 1], x[a, e + 2], x[a, e + 3]))
+                new = round4((x[a, e], x[a, e + 1], x[a, e + 2], x[a, e + 3]))
                 x[a, e], x[a, e + 1], x[a, e + 2], x[a, e + 3] = new
 
         return round_away
@@ -197,7 +200,7 @@ class Slots:
         self._row = {name: row for row, name in enumerate(routine.slot_names)}
         coded = [slot for slot in routine.slots if slot.name in routine.states and self.dtypes[slot.name] == "uint8"]
         self.codes = {slot.name: codes_of(slot) for slot in coded}  # of the states in 8 bits
-        self._exact = {None: "params", "uint16": "joined"}.get(dtypes[-1], "master_params")
+        self._exact = "params" if dtypes[-1] is None else "joined" if dtypes[-1] in REMAINDERS else "master_params"
 
     def load(self, names: Sequence[str], policy: str = "") -> Callable:
         """Load slots: the first to x[0, 0:8], the next to x[1, 0:8], and so on."""
@@ -219,15 +222,18 @@ class Slots:
 
     def as_stored(self, arrays: Mapping[str, int]) -> Callable | None:
         """Round arrays of x, each given with its slot, to what a load of the slot returns; None if none changes."""
-        exact, stored = self.dtypes.get(self._exact), "uint16" if self._exact == "joined" else self.dtypes["params"]
+        master = self.dtypes["master_params"]
+        exact, stored = self.dtypes.get(self._exact), master if self._exact == "joined" else self.dtypes["params"]
         dtypes = self.dtypes | {"params": exact, "stored_params": stored}
-        rounded = [(dtypes[name], a) for name, a in arrays.items() if ITEM_SIZES.get(dtypes[name]) == 2]
+        rounded = [(dtypes[name], a) for name, a in arrays.items()
+                   if ITEM_SIZES.get(dtypes[name]) == 2 or dtypes[name] in REMAINDERS]
         return in_turn([Move(rounding(dtype), a, 0) for dtype, a in rounded]) if rounded else None
 
     def _move(self, which: int, name: str, a: int, policy: str = "", chance: int = -1) -> Move:
         name = {"params": self._exact, "stored_params": "params"}.get(name, name)
         if name == "joined":
-            return Move(joined_access(policy)[which], a, self._row["params"], self._row["master_params"])
+            access_of = joined_access(self.dtypes["master_params"], policy)
+            return Move(access_of[which], a, self._row["params"], self._row["master_params"])
         if name in self.codes:
             kind = self.codes[name]
             return Move(store_coded(kind, chance) if which else load_coded(kind), a, self._row[name])

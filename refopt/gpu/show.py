@@ -71,8 +71,7 @@ def request(
 
     Args:
         routine: a name of `refopt.catalog.KNOWN`.
-        dtype: fp32, fp64, fp16, bf16; fp16-amp and bf16-amp, with fp32 masters; bf16+16, with remainders; bf16-sr,
-            rounded stochastically.
+        dtype: a name of `refopt.catalog.DTYPES`.
         form: one of the routine's forms; the default of plans if not given.
         states: optional states that are given, such as moment2_max.
         choices: values of the routine's choices, the first of each if not given; and of Muon, ``restarts``.

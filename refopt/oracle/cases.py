@@ -12,7 +12,7 @@ from refopt.catalog import Hyper, Routine
 from refopt.checks.dtypes import arithmetic, arithmetic_name, numpy_dtype
 from refopt.cpu import Blocks
 from refopt.cpu.merged import run, tensors
-from refopt.cpu.remainder import split_numbers
+from refopt.cpu.remainder import split
 from refopt.oracle.bound.bounded import SLACK, Arithmetic, Bounded
 from refopt.oracle.bound.evaluate import evaluate, rounded_off
 from refopt.oracle.bound.expected import Expected, expected_of
@@ -180,7 +180,7 @@ def _first(
     real = arithmetic_name(types.param)
     slots: dict[str, np.ndarray] = {}
     if types.master == "uint16":
-        slots["params"], slots["master_params"] = map(np.asarray, split_numbers(exact.astype(np.float32)))
+        slots["params"], slots["master_params"] = map(np.asarray, split(exact.astype(np.float32)))
     else:
         slots["params"] = exact.astype(numpy_dtype(types.param))
         if types.master:

@@ -22,11 +22,9 @@ MAXIMUM = 2**64 - 1  # from NaN to a number
 
 
 def bits(a: Any) -> np.ndarray:
-    """The bit patterns of an fp16, bf16, fp32 or fp64 array or scalar; unsigned integers are unchanged."""
+    """The bit patterns of an fp16, bf16, fp32 or fp64 array or scalar, or of integers."""
     a = np.asarray(a)
-    if a.dtype.kind == "u":
-        return a
-    if name_of(a.dtype) not in SIZES:
+    if a.dtype.kind not in "ui" and name_of(a.dtype) not in SIZES:
         raise TypeError(f"bits: expected one of {', '.join(SIZES)}, got {a.dtype}")
     return a.view(f"u{a.itemsize}")
 
@@ -34,11 +32,10 @@ def bits(a: Any) -> np.ndarray:
 def distance(a: Any, b: Any) -> np.ndarray:
     """Elementwise distance in ULPs as uint64: 0 between two NaNs, `MAXIMUM` between NaN and a number.
 
-    For unsigned integers it is their difference.
+    For integers it is their difference.
     """
     x, y, x_nan, y_nan = _pair("distance", a, b)
-    ranks = (x, y) if np.asarray(a).dtype.kind == "u" else (_number(x), _number(y))
-    p, q = (rank.astype(np.uint64) for rank in ranks)
+    p, q = (_rank(patterns, np.asarray(a).dtype.kind).astype(np.uint64) for patterns in (x, y))
     ulps = np.maximum(p, q) - np.minimum(p, q)
     return np.where(x_nan | y_nan, np.where(x_nan & y_nan, np.uint64(0), np.uint64(MAXIMUM)), ulps)
 
@@ -57,7 +54,7 @@ def _pair(name: str, a: Any, b: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray
     return bits(a), bits(b), np.isnan(a), np.isnan(b)
 
 
-def _number(x: np.ndarray) -> np.ndarray:
-    """The rank of each number of its type; +0 follows -0."""
+def _rank(x: np.ndarray, kind: str) -> np.ndarray:
+    """The rank of each number of a type of this kind; +0 follows -0."""
     sign = x.dtype.type(1 << (8 * x.itemsize - 1))
-    return np.where(x & sign, ~x, x | sign)
+    return x if kind == "u" else x ^ sign if kind == "i" else np.where(x & sign, ~x, x | sign)

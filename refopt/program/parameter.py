@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from refopt.catalog import Routine, Slot
-from refopt.checks.dtypes import arithmetic_name
+from refopt.checks.dtypes import REMAINDERS, arithmetic_name
 from refopt.cpu.blocks import Blocks
 from refopt.program.model import Op, Var
 
@@ -91,7 +91,7 @@ class Parameter:
                 variables.append(Var(name, (1,), self.real, persistable=True, initial=self._first(row)))
             elif row.name == "master_params":
                 # The remainder of an exact parameter is 0.
-                first_of = 0.0 if self.dtypes.master == "uint16" else self.name
+                first_of = 0.0 if self.dtypes.master in REMAINDERS else self.name
                 variables.append(Var(name, self.shape, self.dtypes.master or "", persistable=True, initial=first_of))
             else:
                 own = (self._row_shape(), self.real) if row.by_row else (self.shape, self.dtypes.state)

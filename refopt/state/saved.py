@@ -8,7 +8,7 @@ import numpy as np
 from refopt.catalog import Routine, Slot
 from refopt.checks.arguments import kind_of, shown
 from refopt.checks.arrays import PLAIN
-from refopt.checks.dtypes import SIZES, arithmetic_name, name_of
+from refopt.checks.dtypes import REMAINDERS, SIZES, arithmetic_name, name_of
 from refopt.state.steps import BASES
 
 
@@ -16,7 +16,7 @@ def saved_array(where: str, slot: Slot, value: Any) -> np.ndarray:
     """An array of a state dictionary in native byte order, with one element if the slot holds scalars."""
     if type(value) not in PLAIN:
         raise TypeError(f"{where}: expected a NumPy array, got {kind_of(value)}")
-    stored = ["uint16"] if slot.name == "master_params" else ["uint8"] if slot.like_param else []
+    stored = [*REMAINDERS] if slot.name == "master_params" else ["uint8"] if slot.like_param else []
     dtypes = ["float32", "float64"] if slot.scalar else [*SIZES, *stored]
     if name_of(value.dtype) not in dtypes:
         raise TypeError(f"{where}: expected one of {', '.join(dtypes)}, got {name_of(value.dtype)}")

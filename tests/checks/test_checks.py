@@ -79,7 +79,7 @@ REFUSED = [
     (lambda c: c.set(params_0=c.new(4, dtype="int32")), TypeError,
      "params[0]: expected one of float16, bfloat16, float32, float64, got int32"),
     (lambda c: c.use("float16").set(velocities_1=c.new(2, 3, dtype="float64")), TypeError,
-     "velocities[1]: expected float32 or float16, got float64"),
+     "velocities[1]: expected float32 or float16 or bfloat16, got float64"),
     (lambda c: c.use("float16").set(master_params=[None, c.new(2, 3, dtype="float16")]), TypeError,
      "master_params[1]: expected float32, got float16"),
     (lambda c: c.set(master_params=[c.new(4), None]), TypeError,

@@ -65,9 +65,10 @@ def copysign(sign, magnitude):
 
 
 def bytes_of(low, high, which):
-    """The bytes of two words that the four digits of ``which`` name."""
+    """The bytes of two words that the four digits of ``which`` name, or from 8 on their signs."""
     both = (low | high << 32).to_bytes(8, "little")
-    return int.from_bytes(bytes(both[which >> 4 * k & 7] for k in range(4)), "little")
+    each = [(both[digit & 7], digit & 8) for digit in (which >> 4 * k & 15 for k in range(4))]
+    return int.from_bytes(bytes(255 * (byte >> 7) if sign else byte for byte, sign in each), "little")
 
 
 UNIT = {2.0**23 * kind.unit: kind.unit for kind in (SIGNED, ROOTS)}  # of sums with such a number
@@ -94,6 +95,7 @@ INSTRUCTIONS = {"mov.b32": lambda a: a, "mov.b16": lambda a: a, "shl.b32": lambd
                 "setp.gt.f32": compared(operator.gt), "setp.le.f32": compared(operator.le),
                 "setp.lt.f32": compared(operator.lt), "setp.geu.f32": compared(lambda a, b: not a < b),
                 "selp.f32": lambda a, b, p: a if p else b, "prmt.b32": bytes_of,
+                "bfe.u32": lambda a, first, length: a >> first & (1 << length) - 1,
                 "cvt.rn.f32.u32": lambda a: int(np.float32(a).view(np.uint32)),
                 "cvt.rn.bf16.f32": lambda a: 0x7FFF if is_nan(a) else converted(a, "float32", "bfloat16")}
 
@@ -119,11 +121,12 @@ def followed(asm, registers, memory):
         if name.startswith("ld.global"):
             at = registers[operands[1].strip("[]")]
             for k, target in enumerate(targets):
-                registers[target] = int.from_bytes(memory[at + size * k : at + size * (k + 1)], "little")
+                stored, signed = memory[at + size * k : at + size * (k + 1)], ".s" in name
+                registers[target] = int.from_bytes(stored, "little", signed=signed) & (WORD if signed else LONG)
         elif name.startswith("st.global"):
             at = registers[targets[0].strip("[]")]
             for k, word in enumerate(re.findall(r"[^\s,{}]+", operands[1])):
-                memory[at + size * k : at + size * (k + 1)] = value_of(word).to_bytes(size, "little")
+                memory[at + size * k : at + size * (k + 1)] = value_of(word).to_bytes(8, "little")[:size]
         elif re.fullmatch(r"cvt\.u\d+\.u\d+", name):
             registers[operands[0]] = value_of(operands[1]) & min(1 << int(x) for x in re.findall(r"\d+", name)) - 1
         else:
@@ -134,9 +137,10 @@ def followed(asm, registers, memory):
 
 
 FUNCTIONS = {
-    name: value for module in (vectors, words, remainder, philox, cast, codes)
+    name: value for module in (vectors, words, philox, cast, codes)
     for name, value in vars(module).items() if hasattr(value, "asm")
-} | {**{f"{name} {'signed' if kind.signed else 'roots'}": make(kind) for kind in (SIGNED, ROOTS)
+} | {**{f"{value.__name__} {dtype}": value for dtype, ways in remainder.JOINED.items() for value in ways},
+     **{f"{name} {'signed' if kind.signed else 'roots'}": make(kind) for kind in (SIGNED, ROOTS)
         for name, make in (("load4_codes", codes.LOAD4.get), ("scale", codes.scale_of))},
      **{f"load4_float32 {x}": vectors.with_policy(vectors.load4_float32, x) for x in vectors.POLICIES}}
 FORMS = [pytest.param(value, asm, id=f"{name} {form}") for name, value in FUNCTIONS.items()

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from laws.marks import both_sides, few, routines
 from laws.routines import implementation
-from refopt.checks.dtypes import arithmetic
-from refopt.cpu.remainder import join, split_numbers
+from refopt.checks.dtypes import REMAINDERS, arithmetic
+from refopt.cpu.remainder import join, split
 from refopt.oracle.exact.build import make, step_of
 from refopt.oracle.exact.cases import assert_same
 from refopt.oracle.exact.laws import reference
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.clause("N1")
 
 def exact(p, master):
     """The exact parameter: that with its remainder, the master, or the parameter itself."""
-    return p if master is None else np.asarray(join(p, master)) if master.dtype == np.uint16 else master
+    return p if master is None else np.asarray(join(p, master)) if master.dtype.name in REMAINDERS else master
 
 
 def widened(case):
@@ -36,7 +36,7 @@ def stored(left, case):
     """What a step leaves of a widened case, rounded once to the arrays of the case that have a gradient."""
     lists = case.lists()
     with np.errstate(all="ignore"):
-        pairs = [split_numbers(x) if like is not None and like.dtype == np.uint16 else (x, like if like is None else x)
+        pairs = [(x, None) if like is None else split(x, like.dtype.name) if like.dtype.name in REMAINDERS else (x, x)
                  for x, like in zip(left["params"], lists["master_params"], strict=True)]
         left |= {"params": [p for p, _ in pairs], "master_params": [r for _, r in pairs]}
         return {name: [was if was is None or g is None else np.asarray(x).astype(was.dtype)
@@ -64,7 +64,7 @@ def test_a_gradient_wider_than_the_arithmetic_is_refused(machine, routine, count
     case, wrong = make(routine, [4] * count), data.draw(st.integers(0, count - 1))
     for slot in ("grads", *(name for name in routine.states if case.slots[name])):
         wide = [x.astype(np.float64) if i == wrong else x for i, x in enumerate(case.slots[slot])]
-        stored = "float32 or uint8" if routine.elementwise else "float32"
+        stored = "float32 or bfloat16" + " or uint8" * routine.elementwise
         expected = "a dtype that widens to float32" if slot == "grads" else stored
         message = f"{slot}[{wrong}]: expected {expected}, got float64"
         refused(machine, case.replace(**{slot: wide}), step_of(routine), TypeError, message)

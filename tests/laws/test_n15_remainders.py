@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from laws.marks import each, few
 from laws.routines import ALL, LARS
-from refopt.cpu.remainder import join, split, split_numbers
-from refopt.gpu import remainder
+from refopt.checks.dtypes import ITEM_SIZES, REMAINDERS
+from refopt.cpu.remainder import join, split
 from refopt.gpu.arrays import describer
 from refopt.gpu.kernels import kernel
+from refopt.gpu.remainder import JOINED
 from refopt.gpu.target import cuda
 from refopt.oracle.exact.build import make, remainders
 from refopt.oracle.exact.cases import assert_same
@@ -34,9 +35,11 @@ def patterns(upper, lower):
 
 
 def assert_inverse(exact):
+    """Numbers are what they were, and NaN is one."""
     param, remainder = split(exact)
     assert (param.dtype, remainder.dtype) == (bfloat16, np.uint16)
-    assert join(param, remainder).tobytes() == exact.tobytes()
+    expected = np.where(np.isnan(exact), np.uint32(0x7FC00000), exact.view(np.uint32))
+    assert join(param, remainder).tobytes() == expected.tobytes()
 
 
 def of_lower_halves(test):
@@ -65,8 +68,7 @@ def test_split_and_join_are_inverse_and_the_parameter_is_nearest(lower):
     ordinary = np.isfinite(x) & ~tie
     assert same_bits(param[ordinary], x[ordinary].astype(bfloat16).astype(np.float32)).all()
     assert (abs(param) > abs(x))[tie & np.isfinite(x)].all()
-    quiet = np.isnan(x) & (x.view(np.uint32) & 0x400000 != 0)
-    assert np.isnan(param[quiet]).all()
+    assert (np.isnan(param) == np.isnan(x)).all()
 
 
 @pytest.mark.slow
@@ -83,18 +85,31 @@ def every(machine, lower):
     return x[: x.size // 4 * 4]
 
 
+@few(4, upper=st.integers(0, 2**16 - 1))
+@example(upper=0x7F7F)
+@example(upper=0x7FFF)
+def test_a_remainder_of_8_bits_keeps_24(upper):
+    """Those of the value to nearest, ties to even, so that it is split as it was."""
+    x = patterns([upper], HALVES)
+    kept = join(*split(x, "int8"))
+    assert (kept.view(np.uint32) & 0xFF == 0).all() and join(*split(kept, "int8")).tobytes() == kept.tobytes()
+    number = np.isfinite(x) & np.isfinite(kept)
+    near = np.rint(x[number].astype(float) / (unit := np.ldexp(1.0, np.maximum(np.frexp(x[number])[1], -125) - 16)))
+    assert (kept[number] == near * unit).all() and (np.isnan(kept) == np.isnan(x)).all()
+
+
 @cache
-def through(name):
-    """A kernel that loads exact values from two halves, keeps them, and stores them to two others."""
-    many = 4 if "4" in name else 1
-    load, store = getattr(remainder, name), getattr(remainder, name.replace("load", "store"))
+def through(dtype, many):
+    """A kernel that loads exact values, one or four at a time, keeps them, and stores them elsewhere."""
+    ways, size = JOINED[dtype], ITEM_SIZES[dtype]
+    load, store = (ways.load, ways.store) if many == 1 else (ways.load4, ways.store4)
 
     @kernel()
     def run(p, r, q, s, x, count):
         i = cuda.grid(1) * many
         if i < count:
-            values = load(p + 2 * i, r + 2 * i)
-            store(q + 2 * i, s + 2 * i, values)
+            values = load(p + 2 * i, r + size * i)
+            store(q + 2 * i, s + size * i, values)
             if many == 1:
                 x[i] = values
             else:
@@ -104,46 +119,55 @@ def through(name):
     return run
 
 
-@pytest.mark.parametrize("name", ["load_joined", "load4_joined"])
+@pytest.mark.parametrize("many", [1, 4])
+@pytest.mark.parametrize("dtype", REMAINDERS)
 @of_lower_halves
-def test_intrinsics_are_the_reference(machine, name, lower):
+def test_intrinsics_are_the_reference(machine, dtype, many, lower):
     """What the kernels load and store is what `split` and `join` give."""
-    wide = every(machine, lower)
-    halves, stored = split(wide), split_numbers(wide)
+    halves = split(every(machine, lower), dtype)
+    wide = join(*halves)
     inputs = [Placed(machine, x) for x in halves]
     outputs = [Placed(machine, np.zeros_like(x)) for x in halves]
     values = machine.to_device(np.zeros(wide.size, np.float32))
     addresses = [describer(machine.name)(x.array, "x").address for x in (*inputs, *outputs)]
-    machine.prepare(through(name), -(-wide.size // 32), 32, (*addresses, values, wide.size))(machine.stream(0))
+    machine.prepare(through(dtype, many), -(-wide.size // 32), 32, (*addresses, values, wide.size))(machine.stream(0))
     machine.synchronize()
     assert values.copy_to_host().tobytes() == wide.tobytes()
-    assert [x.read().tobytes() for x in outputs] == [x.tobytes() for x in stored]
+    assert [x.read().tobytes() for x in outputs] == [x.tobytes() for x in halves]
 
 
-@kernel()
-def ROUND(x, out):
-    i = 4 * cuda.grid(1)
-    if i < x.size:
-        y = remainder.round4_away((x[i], x[i + 1], x[i + 2], x[i + 3]))
-        for k in range(4):
-            out[i + k] = y[k]
+@cache
+def rounding(dtype):
+    round4 = JOINED[dtype].round4
+
+    @kernel()
+    def run(x, out):
+        i = 4 * cuda.grid(1)
+        if i < x.size:
+            y = round4((x[i], x[i + 1], x[i + 2], x[i + 3]))
+            for k in range(4):
+                out[i + k] = y[k]
+
+    return run
 
 
+@pytest.mark.parametrize("dtype", REMAINDERS)
 @of_lower_halves
-def test_norms_round_as_split_does(machine, lower):
+def test_norms_round_as_split_does(machine, dtype, lower):
     """As it is stored, and widened."""
     exact = every(machine, lower)
     out = machine.to_device(np.zeros_like(exact))
-    machine.prepare(ROUND, -(-exact.size // 128), 32, (machine.to_device(exact), out))(machine.stream(0))
+    machine.prepare(rounding(dtype), -(-exact.size // 128), 32, (machine.to_device(exact), out))(machine.stream(0))
     machine.synchronize()
-    assert same_bits(split_numbers(exact)[0].astype(np.float32), out.copy_to_host()).all()
+    assert same_bits(split(exact, dtype)[0].astype(np.float32), out.copy_to_host()).all()
 
 
 @each(*ALL)
-@few(4, params=st.lists(st.sampled_from([*range(0x7F81, 0x8000), *range(0xFF81, 0x10000)]), min_size=1, max_size=9))
-def test_a_step_stores_one_nan(machine, routine, params):
+@few(4, params=st.lists(st.sampled_from([*range(0x7F81, 0x8000), *range(0xFF81, 0x10000)]), min_size=1, max_size=9),
+     dtype=st.sampled_from(REMAINDERS))
+def test_a_step_stores_one_nan(machine, routine, params, dtype):
     """Whichever NaN the arithmetic makes, the pattern stored is 0x7fc00000."""
-    case = make(routine, [len(params)], ("bfloat16", "bfloat16", "float32", "uint16"))
+    case = make(routine, [len(params)], ("bfloat16", "bfloat16", "float32", dtype))
     case.params[0][...] = np.array(params, np.uint16).view(bfloat16)
     for outcome in (reference(case), kernels(routine.merged_form, machine)(case)):
         assert (outcome["params"][0].view(np.uint16) == 0x7FC0).all() and (outcome["master_params"][0] == 0).all()

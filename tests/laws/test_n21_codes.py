@@ -282,7 +282,7 @@ def test_bytes_of_a_step_are_those_of_groups(routine):
     ("adamw", lambda x: np.zeros(80, np.uint8)[1:73], r"moment1: expected an address divisible by 4"),
     ("adamw", lambda x: np.zeros(144, np.uint8)[::2], r"moment1: expected a dense array"),
     ("adamw", lambda x: np.frombuffer(bytes(72), np.uint8), r"moment1: expected a writable array"),
-    ("adamw", lambda x: np.zeros(72, np.int8), r"moment1: expected float32 or uint8, got int8"),
+    ("adamw", lambda x: np.zeros(72, np.int8), r"moment1: expected float32 or bfloat16 or uint8, got int8"),
     ("lamb", lambda x: x, r"moment1: expected float32, got uint8")])
 def test_what_is_no_state_in_8_bits_is_refused(routine, change, message):
     """By name, before anything is modified."""

@@ -76,11 +76,13 @@ def test_refused():
     with pytest.raises(TypeError, match="one dtype"):
         ulp.distance(np.float32(1), np.float64(1))
     with pytest.raises(TypeError, match="float16, bfloat16, float32, float64"):
-        ulp.bits(np.int32(1))
+        ulp.bits(np.complex64(1))
 
 
-def test_unsigned_integers_are_their_own_bits():
-    """Remainders are compared as the integers that they are."""
-    x, y = np.array([0, 5, 65535], np.uint16), np.array([0, 7, 0], np.uint16)
+@pytest.mark.parametrize(("dtype", "y"), [("uint16", [0, 7, 65535]), ("int8", [0, 7, -128])])
+def test_integers_are_compared_as_integers(dtype, y):
+    """Remainders, with and without a sign."""
+    x, y = np.array([0, 5, 0], dtype), np.array(y, dtype)
     assert ulp.same_bits(x, y).tolist() == [True, False, False]
-    assert ulp.distance(x, y).tolist() == [0, 2, 65535] and ulp.bits(x) is x
+    assert ulp.distance(x, y).tolist() == [0, 2, abs(int(y[2]))] and ulp.bits(x).dtype.kind == "u"
+

@@ -25,7 +25,7 @@ from pytorch.subjects import (
 )
 from pytorch.subjects import ours as module
 from pytorch.trials import in_turn, new_gradients, one, pair, parameters, steps
-from refopt.cpu.remainder import split_numbers
+from refopt.cpu.remainder import split
 from refopt.torch import merged
 
 INF_AT = {0, 3}  # steps whose gradients overflow
@@ -404,7 +404,7 @@ def test_masters(name, dtype, masters):
         if masters == "fp32":
             assert bits(entry["master_param"]) == bits(exact) and bits(p) == bits(exact.to(dtype))
         else:
-            stored, rest = split_numbers(exact.numpy())
+            stored, rest = split(exact.numpy())
             assert p.detach().view(torch.int16).numpy().tobytes() == stored.tobytes()
             assert np.asarray(entry["master_param"]).tobytes() == rest.tobytes()
         for key, state in plain.state[q].items():

@@ -16,16 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from refopt.checks.dtypes import SIZES, arithmetic
+from refopt.checks.dtypes import ITEM_SIZES, SIZES, arithmetic
 from refopt.checks.rows import Routine
 from refopt.cpu.reduce import TILE
-from refopt.gpu import remainder
 from refopt.gpu.gate import gate
 from refopt.gpu.instructions import sqrt
 from refopt.gpu.kernels import Kernel, factory, kernel
 from refopt.gpu.muon.matrices import FIRST_X, INNER, INNER_STRIDE, LAST_X, LOOKAHEAD, OF_TENSOR, OFFSET, OUTER_STRIDE
 from refopt.gpu.norms import NORM_BOUNDS, UPDATE_BOUNDS
 from refopt.gpu.products import padded
+from refopt.gpu.remainder import JOINED
 from refopt.gpu.rows import OFFSETS, ROW, SECOND, WHOLE, Slots, access, of_warp, own
 from refopt.gpu.tables import ALIGNED, START, STOP, TENSOR
 from refopt.gpu.target import cuda, device_function
@@ -176,8 +176,8 @@ def diagonal_kernel(compute: str) -> Kernel:
 
 def one_exact(param: str, master: str | None) -> tuple[Callable, Callable]:
     """Load and store of one exact parameter, by the addresses of parameter and master or remainder."""
-    if master == "uint16":
-        return remainder.load_joined, remainder.store_joined
+    if master in JOINED:
+        return JOINED[master].load, JOINED[master].store
     exact, has_master = master or param, master is not None
     load_exact, store_exact, store_rounded = load_of(exact), store_of(exact), store_of(param)
 
@@ -202,7 +202,7 @@ def update_kernel(routine: Routine, dtypes: tuple, compute: str, factor: str | N
     real: Any = slots.real
     load8_p, store8_p = slots.load(["params"]), slots.store({"params": 0, "stored_params": 0})
     (load_p, store_p), load8_x, load_x = one_exact(param, master), access(compute, real).load, load_of(compute)
-    p_size, x_size, m_size, one = SIZES[param], SIZES[compute], 2 if master == "uint16" else 4, real(1)
+    p_size, x_size, m_size, one = SIZES[param], SIZES[compute], ITEM_SIZES[master or "float32"], real(1)
     zero = real(0)
     found, _ = gate(real, factor)
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refopt.catalog import ROUTINES, Hyper, Routine, Slot
-from refopt.checks.dtypes import arithmetic, numpy_dtype
+from refopt.checks.dtypes import REMAINDERS, arithmetic, numpy_dtype
 from refopt.cpu import Blocks
 from refopt.cpu.remainder import split
 from refopt.oracle.exact.cases import Case, has
@@ -79,7 +79,8 @@ class Numbers(NamedTuple):
             values = np.resize(np.array(self.repeated, float), size) * (1 + np.arange(size) / 1000)
             for i, x in self.at:
                 values[i] = x
-            return (values % 2**16 if dtype == "uint16" else values).astype(numpy_dtype(dtype))
+            values = {"uint16": values % 2**16, "int8": values % 2**8 - 2**7}.get(dtype, values)
+            return values.astype(numpy_dtype(dtype))
 
 
 class Tensor(NamedTuple):
@@ -125,9 +126,9 @@ def dense(values: np.ndarray, shape: tuple[int, ...], order: tuple[int, ...]) ->
 
 def _masters(params: list[np.ndarray], real: str, dtype: tuple[str, ...]) -> dict[str, Any]:
     """Masters from which parameters are rounded, or remainders and their parameters."""
-    if dtype == ("uint16",):
+    if dtype and dtype[0] in REMAINDERS:
         wide = [x.astype(np.float32) * np.float32(1 + 2**-9) for x in params]
-        halves = map(list, zip(*map(split, wide), strict=True)) if wide else ([], [])
+        halves = map(list, zip(*(split(x, dtype[0]) for x in wide), strict=True)) if wide else ([], [])
         return dict(zip(("params", "master_params"), halves, strict=True))
     return {"master_params": [x.astype(real) * numpy_dtype(real).type(1 + 2**-13) for x in params]} if dtype else {}
 
@@ -161,8 +162,9 @@ def stochastic() -> list[tuple[str, ...]]:
 
 
 def remainders() -> list[tuple[str, ...]]:
-    """Dtypes with a 16-bit remainder in place of a master."""
-    return _there(("bfloat16", "bfloat16", "float32", "uint16"), ("bfloat16", "float32", "bfloat16", "uint16"))
+    """Dtypes with a remainder in place of a master."""
+    return _there(("bfloat16", "bfloat16", "float32", "uint16"), ("bfloat16", "float32", "bfloat16", "uint16"),
+                  ("bfloat16", "bfloat16", "float32", "int8"))
 
 
 def _there(*kinds: tuple[str, ...]) -> list[tuple[str, ...]]:

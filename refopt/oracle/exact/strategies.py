@@ -12,7 +12,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from refopt.catalog import Hyper, Routine, Slot
-from refopt.checks.dtypes import SIZES, arithmetic, numpy_dtype
+from refopt.checks.dtypes import REMAINDERS, SIZES, arithmetic, numpy_dtype
 from refopt.cpu.reduce import LANES, TILE
 from refopt.gpu import tables
 from refopt.oracle.exact.build import SIGNATURES, Numbers, Tensor, listed, step_of
@@ -77,8 +77,8 @@ def storage(draw: Any, params: tuple[str, ...] = DTYPES, wide: bool = False) -> 
     p = draw(st.sampled_from(params))
     real = np.dtype(arithmetic(p)).name
     g = draw(st.sampled_from([d for d in DTYPES if SIZES[d] <= SIZES[real]]))
-    v = draw(st.sampled_from(sorted({real, real if wide else p})))
-    masters = [None, real, "uint16"] if p == "bfloat16" else [None, real]
+    v = draw(st.sampled_from(sorted({real} if wide else {real, p, *["bfloat16"] * (real == "float32")})))
+    masters = [None, real, *REMAINDERS] if p == "bfloat16" else [None, real]
     return p, g, v, draw(st.sampled_from(masters)) if p != real else None
 
 
@@ -181,7 +181,7 @@ def tensors(
         optional = slot.optional and slot.name != "master_params"
         if slot.scalar:
             drawn[slot.name] = Numbers([1 * draw((RHO if slot.name == "rho" else POWERS) if ordinary else SCALARS)])
-        elif dtype == "uint16":
+        elif dtype in REMAINDERS:
             drawn[slot.name] = Numbers(draw(st.lists(st.integers(0, 2**16 - 1), min_size=1, max_size=3)))
         elif slot.name == "master_params" and master and draw(st.booleans()):
             drawn[slot.name] = drawn["params"]
