@@ -16,7 +16,8 @@ FLOATS = {getattr(torch, name) for name in SIZES}
 
 
 def array_of(tensor: Tensor) -> Any:
-    """The tensor's memory, shared: what a plan takes."""
+    """The tensor's memory, shared: what a plan takes, flat if it is of bytes, as states in 8 bits are."""
+    tensor = tensor.view(-1) if tensor.dtype == torch.uint8 else tensor
     return tensor if tensor.is_cuda else _over(tensor)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from refopt import gpu
 from refopt.state.steps import BASES
-from refopt.torch import host
+from refopt.torch import coded, host
 from refopt.torch.arrays import arrays_of, follow_stream, require_apart
 from refopt.torch.formulas import Formula
 from refopt.torch.gate import Gate
@@ -147,7 +147,7 @@ class Bucket:
             elif slot.name in formula.states:
                 slots[slot.name] = [kept[formula.states[slot.name]] for kept in self._states]
             elif not slot.optional:  # PyTorch has none, and what a step leaves there is not needed
-                slots[slot.name] = [torch.zeros_like(param) for param in params]
+                slots[slot.name] = list(map(coded.zeros if formula.coded else torch.zeros_like, params))
         slots = {name: arrays_of([local(x) for x in tensors]) for name, tensors in slots.items()}
         slots["grads"] = self.gradients.arrays()
         if formula.blocks is not None:

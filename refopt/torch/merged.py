@@ -17,7 +17,8 @@ from refopt.torch.sharded import is_dtensor, total_norm
 from refopt.torch.states import Member, real_dtype
 from refopt.torch.watched import States
 
-OWN = "masters", "compare_masters", "max_norm", "norm_type", "error_if_nonfinite", "rounding", "seed"  # arguments
+# Arguments.
+OWN = "masters", "states", "compare_masters", "max_norm", "norm_type", "error_if_nonfinite", "rounding", "seed"
 
 
 class Merged(Grouped):
@@ -30,6 +31,10 @@ class Merged(Grouped):
             for the 16 bits that an fp32 number has beyond its bf16; they are ``master_param`` in the state. Other
             states are then fp32, also if a checkpoint's are 16-bit. ``None`` for neither, as in PyTorch. Groups may
             also have an option of this name.
+        states: ``"8bit"`` for states in 8 bits, in elementwise routines, by `refopt.cpu.codes`: 1.125 bytes for each
+            element, in the state a flat tensor of uint8; floats that are loaded are rounded to it, and it is loaded as
+            floats where this is ``None``. Parameters are contiguous, and not fp64. Groups may have an option of this
+            name.
         compare_masters: whether each step compares all fp32 masters with the stored parameters, and updates those that
             do not round to them. Otherwise masters follow the writes to a parameter that PyTorch counts; it does not
             count those through ``param.data``.
@@ -38,8 +43,9 @@ class Merged(Grouped):
             other parameters still take their steps. ``None`` for no clipping.
         norm_type: of ``max_norm``, as in ``clip_grad_norm_``: 2, inf, or another.
         error_if_nonfinite: whether a norm of inf or NaN raises; each step then waits for the norm.
-        rounding: ``"stochastic"`` rounds bf16 parameters without masters, and their states, stochastically, by
-            `refopt.cpu.stochastic`, in elementwise routines only; ``"nearest"`` rounds as PyTorch does.
+        rounding: ``"stochastic"`` rounds bf16 parameters without masters, and their states and those in 8 bits,
+            stochastically, by `refopt.cpu.stochastic`, in elementwise routines only; ``"nearest"`` rounds as PyTorch
+            does.
         seed: of the first such step, at most 2**24 - 1. Groups keep the next one as an option.
 
     Arguments that are not options of a group are not in ``state_dict``. ``max_norm`` may be set between steps.
@@ -57,12 +63,13 @@ class Merged(Grouped):
     _step_supports_amp_scaling = True
 
     def __init__(
-        self, *args: Any, masters: str | None = None, compare_masters: bool = False, max_norm: float | None = None,
-        norm_type: float = 2.0, error_if_nonfinite: bool = False, rounding: str = "nearest", seed: int = 0,
-        **named: Any,
+        self, *args: Any, masters: str | None = None, states: str | None = None, compare_masters: bool = False,
+        max_norm: float | None = None, norm_type: float = 2.0, error_if_nonfinite: bool = False,
+        rounding: str = "nearest", seed: int = 0, **named: Any,
     ) -> None:
         where = type(self).__name__
-        self._masters = chosen(f"{where}: masters", masters, options.MASTERS)
+        self._masters = chosen(f"{where}: masters", masters, options.CHOICES["masters"])
+        self._states = chosen(f"{where}: states", states, options.CHOICES["states"])
         self._compare_masters = flag(f"{where}: compare_masters", compare_masters)
         self._max_norm = self._checked_norm(max_norm)
         self._norm_type = number(f"{where}: norm_type", norm_type, above=0)

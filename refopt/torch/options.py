@@ -12,7 +12,11 @@ from refopt.cpu.muon import MUON
 from refopt.cpu.newton_schulz import restarting, schedule
 from refopt.torch.formulas import plain
 
-MASTERS = None, "fp32", "remainder"
+CHOICES = {
+    "masters": (None, "fp32", "remainder"), "states": (None, "8bit"),
+    "adjust_lr_fn": (None, *MUON.choices["adjust_lr"]),
+    "compute": tuple(x for x in MUON.choices["compute"] if x != "float64"),  # which takes parameters of fp64
+}
 AT_LEAST_0 = {"lr", "eps", "weight_decay", "momentum", "dampening", "lr_decay", "initial_accumulator_value",
               "momentum_decay", "trust_coefficient"}
 FLAGS = {"always_adapt", "grad_averaging", "use_muon"}  # PyTorch's own are taken as they are
@@ -56,16 +60,12 @@ def check_one(what: str, name: str, value: Any, real: type = np.float64) -> None
             _number(f"{what}[{i}]", plain(beta), real, below=1)
     elif name == "ns_steps":
         whole(what, value, 0, 99)
-    elif name == "compute":
-        chosen(what, value, [x for x in MUON.choices[name] if x != "float64"])  # which takes parameters of fp64
-    elif name == "adjust_lr_fn":
-        chosen(what, value, (None, *MUON.choices["adjust_lr"]))
     elif name == "blocks" and (not isinstance(value, tuple) or len(value) != len(Blocks._fields)):
         raise TypeError(f"{what}: expected Blocks, got {shown(value)}")
     elif name in FLAGS:
         flag(what, value)
-    elif name == "masters":
-        chosen(what, value, MASTERS)
+    elif name in CHOICES:
+        chosen(what, value, CHOICES[name])
     elif name == "seed":
         whole(what, value, 0, SEEDS - 1)
     elif name == "max_norm":

@@ -179,7 +179,7 @@ def test_checkpoints_of_other_libraries(source):
     with torch.no_grad():
         for p, q in zip(params, others, strict=True):
             q.copy_(p)
-    with pytest.raises(ValueError, match=r"AdamW: load_state_dict: state\[0\]: expected '(step|exp_avg)', as"):
+    with pytest.raises(ValueError, match=r"AdamW: load_state_dict: state\[0\]: expected '(step|exp_avg)', which"):
         optimizer.load_state_dict(saved)
     optimizer.load_state_dict(of_page(f"of_{source}")(saved))
     assert all(optimizer.state[q]["step"] == 3 for q in others)

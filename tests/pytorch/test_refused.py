@@ -285,7 +285,7 @@ def test_an_option_of_a_group(name, value, text):
 
 
 @pytest.mark.parametrize(("entry", "text"), [
-    (torch.ones(3), r"expected shape \(3, 4\), as the parameter has, got \(3,\)"),
+    (torch.ones(3), r"expected shape \(3, 4\), as its parameter needs, got \(3,\)"),
     (torch.ones(3, 4, dtype=torch.int32), "expected torch.float32, got"), ("much", "expected a tensor, got str")])
 def test_an_entry_of_a_state(entry, text):
     params, optimizer = one("AdamW")
