@@ -25,7 +25,7 @@ def refusal(param: Any) -> str:
         return f"expected a contiguous tensor for states='8bit', got strides {local(param).stride()}"
     if is_cut(param) and not _is_cut_at_groups(param):
         cut = f"{tuple(param.shape)} cut by {param.placements} over {param.device_mesh.size()} ranks"
-        return f"expected shards of whole groups of {GROUP} elements for states='8bit', got {cut}; None takes any"
+        return f"expected shards of whole groups of {GROUP} elements, or states=None in its group, got {cut}"
     return ""
 
 
@@ -34,30 +34,30 @@ def _is_cut_at_groups(param: Any) -> bool:
     each = param.shape[axis]
     for cut, size in zip(param.placements, param.device_mesh.shape, strict=True):
         if size > 1 and not cut.is_replicate() and cut.dim >= axis:
-            if not rows or cut.dim > axis or (-(-each // size) % rows and each > 1):
+            if cut.dim > axis or (-(-each // size) % rows and each > 1):
                 return False
             each = -(-each // size)
     return True
 
 
 def _division(param: Tensor) -> tuple[int, int, int]:
-    """The last axis between whose entries groups end, after how many entries, and their bytes; zeros if none is."""
+    """The last axis between whose entries groups end, after how many of them they do, and the bytes of these."""
     for axis in reversed(range(param.ndim)):
         each = math.prod(param.shape[axis + 1 :])
         rows = GROUP // math.gcd(each, GROUP)
         if param.shape[axis] % rows == 0 or (axis == 0 and rows * each == GROUP):
             return axis, rows, coded_bytes(rows * each)
-    return 0, 0, 0
+    return 0, math.prod(param.shape[:1]), coded_bytes(param.numel())
 
 
 def _as_codes(param: Tensor, codes: Tensor) -> Tensor:
     """The codes of this rank's part, as a state has them."""
-    axis, rows, size = _division(param) if is_dtensor(param) else (0, 0, 0)
-    mine, every = (
-        (*x.shape[:axis], -(-x.shape[axis] // rows), size) if rows else (coded_bytes(x.numel()),)
-        for x in (local(param), param)
-    )
-    return like(param, codes.reshape(mine), torch.empty(every, dtype=torch.uint8, device="meta"))
+    if not is_dtensor(param):
+        return codes
+    axis, rows, size = _division(param)
+    mine, every = ((*x.shape[:axis], -(-math.prod(x.shape[axis : axis + 1]) // rows), size)
+                   for x in (local(param), param))
+    return like(param, codes.view(mine), torch.empty(every, dtype=torch.uint8, device="meta"))
 
 
 def zeros(param: Tensor) -> Tensor:
@@ -82,13 +82,12 @@ def converted(held: Any, param: Tensor, slot: str, formula: Formula) -> Any:
     mine, part = local(held).detach(), local(param)
     codes = codes_of(next(x for x in formula.row.slots if x.name == slot))
     if is_coded(held, param):
-        if formula.coded and held.dtype == torch.uint8:
-            return held
         found = mine.to(torch.uint8).flatten()
         if not torch.equal(found.to(mine.dtype), mine.flatten()):
             return held
         if formula.coded:
-            return _as_codes(param, found)
+            found = _as_codes(param, found)
+            return held if (held.dtype, held.shape) == (found.dtype, found.shape) else found
         floats = torch.from_numpy(codes.decode(found.cpu().numpy(), part.numel()))
         return like(param, floats.reshape(part.shape).to(part.device))
     if not (formula.coded and mine.is_floating_point() and mine.shape == part.shape):
