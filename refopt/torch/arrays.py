@@ -62,6 +62,15 @@ def require_apart(found: Sequence[tuple[Tensor, str]]) -> None:
             raise ValueError(f"{second}: expected memory of its own, got memory shared with {first.partition(': ')[2]}")
 
 
+def require_alike(where: str, tensor: Tensor, param: Tensor) -> None:
+    """Raise ValueError if a state or a gradient differs from its parameter in shape, device or placement."""
+    got, expected = ({"shape": tuple(x.shape), "device": x.device, "placement": sharded.spread_of(x)}
+                     for x in (tensor, param))
+    for what, x in expected.items():
+        if got[what] != x:
+            raise ValueError(f"{where}: expected {what} {x}, as its parameter needs, got {got[what]}")
+
+
 def has_memory(param: Any) -> bool:
     """Whether it has elements to update: a lazy parameter has none yet, one on the meta device never has."""
     return not torch.nn.parameter.is_lazy(param) and param.device.type != "meta"

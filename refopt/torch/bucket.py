@@ -78,7 +78,7 @@ class Bucket:
         self._sharded = any(map(is_dtensor, self.params))
         self._on_gpu = local(self.params[0]).is_cuda
         self.gradients = Gradients(self.params, lambda i: f"{members[i].label}: grad")
-        self._states = [completed(m.label, m.param, m.state, formulas[m.group], m.masters) for m in members]
+        self._states = [completed(m.label, m.param, m.state, formulas[m.group]) for m in members]
         self._check_apart()
         self.masters = Masters(self.params, [kept.get(MASTER) for kept in self._states])
         held, self._labels = [member.state for member in members], [member.label for member in members]
@@ -208,9 +208,11 @@ class Bucket:
 
     def step(self) -> None:
         """Update the parameters by the gradients that were looked up."""
-        captured = self._follow_stream()
-        if self._hidden:
-            self._show_hidden()
+        follow_stream(self._now.plan, self._skipped.device)
+        captured = self._on_gpu and torch.cuda.is_current_stream_capturing()
+        for i in self._hidden:
+            self._members[i].state.put(self._states[i])
+        self._hidden = []
         if self._moved:
             self.gradients.pass_to(self._now.plan)
             self._moved = False
@@ -222,11 +224,6 @@ class Bucket:
         self._count(captured)
         self._host.increment_version(self._stepped)
         self.masters.known()
-
-    def _follow_stream(self) -> bool:
-        """Move the plan to PyTorch's current stream; returns whether that is being captured."""
-        follow_stream(self._now.plan, self._skipped.device)
-        return self._on_gpu and torch.cuda.is_current_stream_capturing()
 
     def _count(self, captured: bool) -> None:
         """Count a step; the device counts a captured one, at every replay."""
@@ -272,11 +269,6 @@ class Bucket:
                 if state.keys() == kept.keys() and all(state[key] is x for key, x in kept.items()):
                     state.empty()
                     self._hidden.append(i)
-
-    def _show_hidden(self) -> None:
-        for i in self._hidden:
-            self._members[i].state.put(self._states[i])
-        self._hidden = []
 
     def _count_scalars(self) -> None:
         """Set the scalars that depend on the numbers of steps."""

@@ -29,7 +29,8 @@ class Formula(NamedTuple):
         initial: by the routine's slot, the value of a state before the first step if it is not 0.
         by_step: the factor of a number, as a function of a tensor's step, from 1 on.
         blocks: of a routine for matrices, how it cuts a tensor of the group into matrices.
-        coded: whether its states have 8 bits.
+        masters: the kind of masters of 16-bit parameters.
+        coded: whether states have 8 bits.
     """
 
     routine: str
@@ -41,6 +42,7 @@ class Formula(NamedTuple):
     initial: Mapping[str, float] = {}
     by_step: Mapping[str, Callable[[int], float]] = {}
     blocks: Blocks | None = None
+    masters: str | None = None
     coded: bool = False
 
     @property

@@ -49,8 +49,7 @@ class Grouped(Optimizer):
     def _check_group(self, k: int, group: Group) -> None:
         if self._rounding == "stochastic":
             group.setdefault("seed", self._seed)
-        options.check(self._group_label(k), group, group, group["params"])
-        formula = self._formula(k, group)
+        formula = self._checked_formula(k, group)
         for i, param in enumerate(group["params"]):
             self._check_param(k, i, param, formula)
         if self._constructed:  # or there may be a group for each parameter, and all are checked at the end
@@ -63,7 +62,7 @@ class Grouped(Optimizer):
 
     def _check_param(self, k: int, i: int, param: Tensor, formula: Formula) -> None:
         because = refusal(param) or (formula.coded and coded.refusal(param))
-        if not because and param.dtype == torch.float16 and self._masters_of(self.param_groups[k]) == "remainder":
+        if not because and param.dtype == torch.float16 and formula.masters == "remainder":
             because = "expected bfloat16 for masters='remainder', got float16"
         apart = param.ndim - 2 if formula.blocks and formula.blocks.of == "experts" else 0  # axes of whole matrices
         if not because and is_cut(param, apart) and not formula.row.elementwise:
@@ -77,18 +76,16 @@ class Grouped(Optimizer):
         return self._formula(k, group)
 
     def _formula(self, k: int, group: Group) -> Formula:
-        formula = type(self).formula(group)._replace(coded=group.get("states", self._states) is not None)
-        for name, given, usual in (("rounding", self._rounding, "nearest"), ("states", "8bit" * formula.coded, "")):
+        masters, states = group.get("masters", self._masters), group.get("states", self._states)
+        formula = type(self).formula(group)._replace(masters=masters, coded=states is not None)
+        for name, given, usual in (("rounding", self._rounding, "nearest"), ("states", states, None)):
             if given != usual and not formula.row.elementwise:
-                expected = f"expected {usual or None!r}, since {formula.routine} is not elementwise"
-                raise ValueError(f"{type(self).__name__}: {name}: {expected}, got {given!r}")
+                expected = f"expected {usual!r}, since {formula.routine} is not elementwise"
+                raise ValueError(f"{self._group_label(k)}: {name}: {expected}, got {given!r}")
         if self._rounding == "nearest":
             return formula
         choices = formula.choices | {"rounding": self._rounding}
         return formula._replace(choices=choices, numbers=formula.numbers | {"seed": group["seed"]})
-
-    def _masters_of(self, group: Group) -> str | None:
-        return group.get("masters", self._masters)
 
     def _group_label(self, k: int) -> str:
         return f"{type(self).__name__}: param_groups[{k}]"
@@ -105,7 +102,7 @@ class Grouped(Optimizer):
                 wider than any that kernels take, or an option of a group is invalid or out of range. The optimizer is
                 unchanged then.
         """
-        held: list[tuple[Mapping[str, Any], Mapping[Any, Any]]] = []
+        held: list[tuple[Mapping[str, Any], Mapping[Any, Formula]]] = []
         # PyTorch's classes lack some options, and its distributed checkpoints have none of a group without parameters.
         kept = [{k: x for k, x in group.items() if k in OPTIONS or not group["params"]} for group in self.param_groups]
 
@@ -113,13 +110,13 @@ class Grouped(Optimizer):
             held.append((loaded, self._check_loaded(loaded)))
 
         def take(_: Optimizer) -> None:
-            loaded, kinds = held[0]
+            loaded, formulas = held[0]
             for group, own, given in zip(self.param_groups, kept, loaded["param_groups"], strict=True):
                 for name, value in own.items():
                     group.setdefault(name, value)
                 for i, param in zip(given["params"], group["params"], strict=True):
                     if saved := loaded["state"].get(i):
-                        restore(self._state[param], param, saved, *kinds[i])
+                        restore(self._state[param], param, saved, formulas[i])
 
         # Between a caller's hooks: the dictionary as they leave it, and before those that follow a load.
         hooks = [self.register_load_state_dict_pre_hook(check),
@@ -130,16 +127,16 @@ class Grouped(Optimizer):
             for hook in hooks:
                 hook.remove()
 
-    def _check_loaded(self, loaded: Mapping[str, Any]) -> dict[Any, tuple[Formula, str | None]]:
-        """Refuse what cannot be loaded; returns the step and the kind of masters of each parameter, by its index."""
-        kinds: dict[Any, tuple[Formula, str | None]] = {}
+    def _check_loaded(self, loaded: Mapping[str, Any]) -> dict[Any, Formula]:
+        """Refuse what cannot be loaded; returns the step of each parameter, by its index."""
+        formulas: dict[Any, Formula] = {}
         for k, (own, group) in enumerate(zip(self.param_groups, loaded["param_groups"], strict=False)):
             options.check(self._group_label(k), group, group.keys() - {*NO_OPTIONS}, own["params"])
             if own.get("beta2") is not None and group.get("beta2", 0) is None:
                 expected = "expected a number, as the optimizer has, since NorMuon continues from averages of rows"
                 raise ValueError(f"{self._group_label(k)}['beta2']: {expected}, got None")
-            formula, masters = self._formula(k, own | group), group.get("masters", self._masters_of(own))
-            kinds |= dict.fromkeys(group["params"], (formula, masters))
+            formula = self._formula(k, own | group)
+            formulas |= dict.fromkeys(group["params"], formula)
             needed = [*formula.states.values(), *(["step"] if formula.counts else [])]
             for i, param in zip(group["params"], own["params"], strict=False):
                 state, where = loaded["state"].get(i, {}), f"{type(self).__name__}: load_state_dict: state[{i}]"
@@ -150,10 +147,10 @@ class Grouped(Optimizer):
                     raise ValueError(f"{where}: {said}")
                 for key in formula.states.values():
                     check_loaded(f"{where}[{key!r}]", state.get(key), param)
-                if MASTER in state and (got := state[MASTER].dtype) != DTYPES.get(masters):
-                    said = f"expected masters={masters!r}, as the optimizer has, got one of {got}"
+                if MASTER in state and (got := state[MASTER].dtype) != DTYPES.get(formula.masters):
+                    said = f"expected masters={formula.masters!r}, as the optimizer has, got one of {got}"
                     raise ValueError(f"{where}: {said}; without {MASTER!r} they begin from the parameters")
-        return kinds
+        return formulas
 
 
 def check_state(where: str, state: Mapping[str, Any], formula: Formula) -> None:

@@ -201,14 +201,13 @@ class Merged(Grouped):
         kinds: dict[tuple, list[Member]] = {}
         dormant = []
         for k, group in enumerate(self.param_groups):
-            masters = self._masters_of(group)
             for i, param in enumerate(group["params"]):
                 if not has_memory(param) or (param.grad is None and not self._state.get(param)):
                     dormant += [param] if param.device.type != "meta" else []
                     continue
                 formula = formulas[k]
                 self._check_param(k, i, param, formula)  # its data may be others than at construction
-                member = Member(param, self._label(k, i), k, self._state.of(param), masters)
+                member = Member(param, self._label(k, i), k, self._state.of(param))
                 check_state(f"{member.label}: state", member.state, formula)
                 kinds.setdefault((param.device, real_dtype(param), formula.kind), []).append(member)
         self._clips_here = self._takes_norm_here(kinds)
@@ -251,12 +250,12 @@ class Merged(Grouped):
         now, formulas = options_of(self.param_groups), list(self._formulas)
         for k, (group, new, old) in enumerate(zip(self.param_groups, now, self._recorded.options, strict=True)):
             if new != old:
-                if new.keys() != old.keys() or self._masters_of(new) != self._masters_of(old):
+                if new.keys() != old.keys():
                     return False
                 changed = [name for name, x in new.items() if x != old[name]]
                 options.check(self._group_label(k), new, changed, group["params"])
                 formulas[k] = self._formula(k, group)
-                if (formulas[k].kind, formulas[k].blocks) != (self._formulas[k].kind, self._formulas[k].blocks):
+                if len({(x.kind, x.blocks, x.masters) for x in (formulas[k], self._formulas[k])}) > 1:
                     return False
         for bucket in self._buckets or ():
             bucket.set(formulas)

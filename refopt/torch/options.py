@@ -42,8 +42,10 @@ def check(where: str, group: Mapping[str, Any], names: Iterable[str], params: Se
         schedule(f"{where}['ns_coefficients']", group["ns_coefficients"], group["ns_steps"])
         compute = group.get("compute", MUON.choices["compute"][0])
         restarting(f"{where}['restarts']", group.get("restarts"), group["ns_steps"], compute)
-    if group.get("capturable"):
-        _check_capturable(where, group)
+    on_gpu = [name for name, x in group.items() if getattr(x, "is_cuda", False)]
+    if group.get("capturable") and on_gpu:
+        expected = "expected a number or a tensor on the CPU for capturable=True, since the host reads it"
+        raise ValueError(f"{where}['{on_gpu[0]}']: {expected}, got one on {group[on_gpu[0]].device}")
 
 
 def check_one(what: str, name: str, value: Any, real: type = np.float64) -> None:
@@ -82,10 +84,3 @@ def _number(what: str, value: Any, real: type, **limits: Any) -> None:
     except ValueError as error:
         expected = str(error).partition(", got ")[0]
         raise ValueError(f"{expected} in {np.dtype(real).name}, got {shown(value)}, which is {stored} there") from None
-
-
-def _check_capturable(where: str, group: Mapping[str, Any]) -> None:
-    on_gpu = [name for name, x in group.items() if getattr(x, "is_cuda", False)]
-    if on_gpu:
-        expected = "expected a number or a tensor on the CPU for capturable=True, since the host reads it"
-        raise ValueError(f"{where}['{on_gpu[0]}']: {expected}, got one on {group[on_gpu[0]].device}")

@@ -206,7 +206,7 @@ def states_of_a_whole_model_are_refused(rank, folder):
     optimizer.load_state_dict(copy.deepcopy(peer.state_dict()))
     backward(model, 1)
     known = weights(model)
-    with pytest.raises(ValueError, match=r"\['params'\]\[0\]: state\['exp_avg'\]: expected a DTensor with placements"):
+    with pytest.raises(ValueError, match=r"\['params'\]\[0\]: state\['exp_avg'\]: expected placement .*Shard"):
         optimizer.step()
     torch.testing.assert_close(known, weights(model), rtol=0, atol=0)
 
