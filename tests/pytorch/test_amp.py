@@ -55,6 +55,7 @@ def scaled_step(scaler, optimizer, params, *gradients, **named):
 
 KINDS = [pytest.param(name, {}, id=name) for name in EVERY] + [
     pytest.param("AdamW", {"max_norm": 0.25}, id="clipped"),
+    pytest.param("AdamW", {"max_norm": 0.25, "states": "8bit", "shapes": ((3, 40), (33,))}, id="8bit"),
     pytest.param("Muon", {"shapes": ((3, 5), (9, 4)), "max_norm": 0.25}, id="Muon"),
     *(pytest.param("AdamW", {"dtype": getattr(torch, dtype), "masters": masters}, id=f"{dtype}-{masters}")
       for dtype, masters in MASTERS)]

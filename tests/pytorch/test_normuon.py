@@ -70,6 +70,20 @@ def test_what_is_refused(beta2):
         made(beta2=beta2)
 
 
+@pytest.mark.parametrize(("peer", "text"), [
+    ({"beta2": None}, r"Muon: param_groups\[0\]\['beta2'\]: expected a number, as the optimizer has, .* got None"),
+    ({}, r"state\[0\]: expected 'second_momentum_buffer', which its steps need, got momentum_buffer")])
+def test_a_checkpoint_of_muon_is_refused(peer, text):
+    """It has no averages; of PyTorch's class, nor the option."""
+    params, optimizer = made(beta2=None)
+    stepped(params, optimizer, 0)
+    saved = optimizer.state_dict()
+    del saved["param_groups"][0]["beta2"]
+    saved["param_groups"][0] |= peer
+    with pytest.raises(ValueError, match=text):
+        made()[1].load_state_dict(saved)
+
+
 def test_a_state_of_another_shape_is_refused():
     params, optimizer = made()
     stepped(params, optimizer, 0)

@@ -64,7 +64,7 @@ REPLACED = {
 
 
 def with_a_hook(optimizer, params):
-    optimizer.register_step_pre_hook(lambda optimizer, *_: bool(optimizer.state[params[0]]) and None)
+    optimizer.register_step_pre_hook(lambda optimizer, *_: optimizer.state[params[0]].get("nothing"))
 
 
 def with_a_schedule(optimizer, params):

@@ -396,7 +396,7 @@ def test_stochastic_rounding():
     assert found[0] == found[1] and optimizer.param_groups[0]["seed"] == 37
     assert abs(params[0].float().mean() - (1 - 2.0**-5)) < 2e-3 and len(params[0].unique()) > 2
     torch.testing.assert_close(params[1].detach(), torch.full((7,), 1 - 2.0**-5))
-    with pytest.raises(ValueError, match=r"LAMB: rounding: expected 'nearest'.* got 'stochastic'"):
+    with pytest.raises(ValueError, match=r"LAMB: param_groups\[0\]: rounding: expected 'nearest'.* got 'stochastic'"):
         ours.LAMB(params, rounding="stochastic")
     with pytest.raises(ValueError, match=r"SGD: param_groups\[0\]\['seed'\]: expected an integer from 0 to 16777215"):
         ours.SGD([{"params": params, "seed": 2**24}], lr=1.0, rounding="stochastic")
