@@ -234,8 +234,3 @@ def whole(labels: Sequence[str], counts: Sequence[float]) -> list[int]:
         if not (math.isfinite(count) and count >= 0 and count == int(count)):
             raise ValueError(f"{label}: state['step']: expected a whole number of at least 0, got {count}")
     return list(map(int, counts))
-
-
-def counts_of(labels: Sequence[str], states: Sequence[Mapping[str, Any]]) -> list[int]:
-    """The steps that each has taken, by its state."""
-    return whole(labels, [float(state.get("step", 0)) for state in states])

@@ -10,7 +10,7 @@ import weakref
 import pytest
 
 from pytorch.subjects import BUSY, LR, all_bits, class_of, every_class, torch
-from pytorch.trials import held, held_step, in_groups, in_turn, new_gradients, one, parameters, steps
+from pytorch.trials import held, in_groups, in_turn, new_gradients, one, parameters, steps
 
 SHAPES = (3, 4), (), (5,), (2, 3)
 STEPS = 4
@@ -186,15 +186,6 @@ def test_refresh():
     optimizer.param_groups[0]["params"].pop()
     with pytest.raises(RuntimeError, match="AdamW: refresh: expected the parameters and choices of the last step"):
         optimizer.refresh()
-
-
-def test_a_parameter_of_two_optimizers():
-    """Each step takes what the other has left."""
-    params = parameters(SHAPES)
-    first, second = class_of("AdamW")(params, lr=LR), class_of("SGD")(params, lr=LR)
-    for step in range(2):
-        for optimizer in (first, second):
-            held_step(optimizer, params, step)
 
 
 def test_no_step_keeps_an_optimizer_alive():

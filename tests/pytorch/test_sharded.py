@@ -130,13 +130,6 @@ def wide():
     return torch.nn.Sequential(torch.nn.Linear(32, 6), torch.nn.Tanh(), torch.nn.Linear(6, 2))
 
 
-def tensor_parallel_is_pytorchs(rank, folder):
-    models = [parallel(wide()) for _ in range(2)]
-    for kind, model in zip((class_of, theirs), models, strict=True):
-        train(model, kind("AdamW")(model.parameters(), lr=LR, **BUSY["AdamW"]), range(STEPS), 0)
-    torch.testing.assert_close(*map(weights, models), **CLOSE)
-
-
 def gradients_of_other_placements(rank, folder):
     """Are placed as their parameter is, as in PyTorch's step."""
     from torch.distributed.tensor import DTensor, Partial, Replicate, init_device_mesh
@@ -177,43 +170,45 @@ def norms_of_shards_are_refused(rank, folder):
             class_of(name)([replicas], lr=LR)
 
 
+def both(shape, placement, name, **options):
+    """A DTensor and a plain tensor after a step from the same numbers, and their states."""
+    from torch.distributed.tensor import distribute_tensor, init_device_mesh
+
+    mesh, found = init_device_mesh("cpu", (distributed.get_world_size(),)), []
+    for place in (lambda x: distribute_tensor(x, mesh, [placement]), torch.clone):
+        values, grad = (place(drawn(shape, torch.Generator().manual_seed(seed))) for seed in (0, 1))
+        p = torch.nn.Parameter(values)
+        p.grad, optimizer = grad, class_of(name)([p], lr=LR, **options)
+        optimizer.step()
+        found.append((p, optimizer.state[p]))
+    return zip(*found, strict=True)
+
+
 def matrices_are_whole_on_their_ranks(rank, folder):
     """Replicas, and experts along their own axis, have the bits of one process; a cut matrix is refused."""
-    from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard
 
-    mesh = init_device_mesh("cpu", (distributed.get_world_size(),))
     experts = Blocks(of="experts")
     for placement, blocks, shape in ((Replicate(), Blocks(), (3, 5)), (Shard(0), experts, (3, 4, 5)),
                                      (Shard(1), experts, (1, 2, 3, 4))):
-        values, grads = (drawn(shape, torch.Generator().manual_seed(seed)) for seed in (0, 1))
-        params = [torch.nn.Parameter(x) for x in (distribute_tensor(values, mesh, [placement]), values.clone())]
-        for p, grad in zip(params, (distribute_tensor(grads, mesh, [placement]), grads), strict=True):
-            p.grad = grad
-            class_of("Muon")([p], lr=LR, blocks=blocks, ns_steps=1).step()
+        params, _ = both(shape, placement, "Muon", blocks=blocks, ns_steps=1)
         assert torch.equal(*whole(params)), placement
     for axis in (1, 2):
         with pytest.raises(TypeError, match="expected a whole parameter, since Muon needs its norms, got a shard"):
-            cut = distribute_tensor(torch.ones(2, 4, 4), mesh, [Shard(axis)])
-            class_of("Muon")([torch.nn.Parameter(cut)], blocks=experts)
+            both((2, 4, 4), Shard(axis), "Muon", blocks=experts)
 
 
 def codes_are_those_of_one_process(rank, folder):
     """At whole groups along any axis, or on one rank; others are refused."""
-    from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+    from torch.distributed.tensor import Shard
 
-    mesh = init_device_mesh("cpu", (distributed.get_world_size(),))
     for shape, axis in (((127,), 0), ((5, 32), 0), ((8, 48), 0), ((4, 64), 1), ((1, 7), 0)):
-        values, grads = (drawn(shape, torch.Generator().manual_seed(seed)) for seed in (0, 1))
-        params = [torch.nn.Parameter(x) for x in (distribute_tensor(values, mesh, [Shard(axis)]), values.clone())]
-        codes = []
-        for p, grad in zip(params, (distribute_tensor(grads, mesh, [Shard(axis)]), grads), strict=True):
-            p.grad, optimizer = grad, class_of("AdamW")([p], lr=LR, states="8bit")
-            optimizer.step()
-            codes.append(optimizer.state[p]["exp_avg_sq"])
-        assert torch.equal(*whole(params)) and torch.equal(*(x.flatten() for x in whole(codes))), shape
+        params, states = both(shape, Shard(axis), "AdamW", states="8bit")
+        codes = whole(state["exp_avg_sq"] for state in states)
+        assert torch.equal(*whole(params)) and torch.equal(*(x.flatten() for x in codes)), shape
     for shape, axis in (((96,), 0), ((5, 48), 0), ((4, 40), 1)):
         with pytest.raises(TypeError, match=r"shards of whole groups of 32 elements, or .*None.* over 2 ranks"):
-            class_of("SGD")([distribute_tensor(torch.ones(shape), mesh, [Shard(axis)])], states="8bit")
+            both(shape, Shard(axis), "SGD", states="8bit")
 
 
 def states_of_a_whole_model_are_refused(rank, folder):
@@ -322,7 +317,7 @@ ON_TWO = (every_class_is_pytorchs, norms_are_those_of_all_ranks, a_norm_of_whole
           gradients_of_other_placements, masters_follow, norms_of_shards_are_refused,
           matrices_are_whole_on_their_ranks, codes_are_those_of_one_process, states_of_a_whole_model_are_refused,
           saves, saves_words)
-ON_THREE = (norms_are_those_of_all_ranks, tensor_parallel_is_pytorchs, masters_follow, loads, loads_words)
+ON_THREE = (norms_are_those_of_all_ranks, masters_follow, loads, loads_words)
 
 
 def rank_of(rank, ranks, folder, parts):
@@ -345,15 +340,9 @@ def test_two_and_three_processes(tmp_path):
 def test_a_shard_of_the_only_rank_is_whole(tmp_path):
     """Norms are of all of it: the bits of a plain parameter."""
     with process_group(tmp_path, 0, 1):
-        from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+        from torch.distributed.tensor import Shard
 
-        mesh = init_device_mesh("cpu", (1,))
-        values, grads = (drawn((3, 4), torch.Generator().manual_seed(seed)) for seed in (0, 1))
-        params = [torch.nn.Parameter(x) for x in (distribute_tensor(values, mesh, [Shard(0)]), values.clone())]
-        for p, grad in zip(params, (distribute_tensor(grads, mesh, [Shard(0)]), grads), strict=True):
-            p.grad = grad
-            optimizer = class_of("LARS")([p], lr=LR)
-            optimizer.step()
-            state = optimizer.state[p]["momentum_buffer"]
-            assert (type(state), state.shape, state.stride()) == (type(p.data), p.shape, p.stride())
+        params, (state, _) = both((3, 4), Shard(0), "LARS")
+        x, p = state["momentum_buffer"], params[0]
+        assert (type(x), x.shape, x.stride()) == (type(p.data), p.shape, p.stride())
         assert torch.equal(*whole(params))

@@ -163,16 +163,6 @@ def test_a_checkpoint_that_is_loaded_in_place(dtype, masters):
     assert all_bits(params, optimizer) == all_bits(others, other)
 
 
-def test_masters_stay_where_nobody_looks():
-    """What is written through ``.data`` without a word is undone by the master: the page says so."""
-    _, params, optimizer = made("bfloat16", "fp32")
-    for p in params:
-        p.data.fill_(3.0)
-    no_rate(optimizer)
-    steps(optimizer, params, [2])
-    assert not any((p == 3.0).any() for p in params)
-
-
 @pytest.mark.parametrize("of", ["bfloat16", "float32"])
 @each_kind
 @pytest.mark.parametrize("name", PYTORCHS)
