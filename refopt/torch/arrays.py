@@ -16,7 +16,8 @@ FLOATS = {getattr(torch, name) for name in SIZES}
 
 
 def array_of(tensor: Tensor) -> Any:
-    """The tensor's memory, shared: what a plan takes."""
+    """The tensor's memory, shared: what a plan takes, flat if it is of bytes, as states in 8 bits are."""
+    tensor = tensor.view(-1) if tensor.dtype == torch.uint8 else tensor
     return tensor if tensor.is_cuda else _over(tensor)
 
 
@@ -59,6 +60,15 @@ def require_apart(found: Sequence[tuple[Tensor, str]]) -> None:
         if device == other and start < place + size:
             first, second = labels[min(i, k)], labels[max(i, k)]
             raise ValueError(f"{second}: expected memory of its own, got memory shared with {first.partition(': ')[2]}")
+
+
+def require_alike(where: str, tensor: Tensor, param: Tensor) -> None:
+    """Raise ValueError if a state or a gradient differs from its parameter in shape, device or placement."""
+    got, expected = ({"shape": tuple(x.shape), "device": x.device, "placement": sharded.spread_of(x)}
+                     for x in (tensor, param))
+    for what, x in expected.items():
+        if got[what] != x:
+            raise ValueError(f"{where}: expected {what} {x}, as its parameter needs, got {got[what]}")
 
 
 def has_memory(param: Any) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from refopt import gpu
 from refopt.state.steps import BASES
-from refopt.torch import host
+from refopt.torch import coded, host
 from refopt.torch.arrays import arrays_of, follow_stream, require_apart
 from refopt.torch.formulas import Formula
 from refopt.torch.gate import Gate
@@ -20,7 +20,7 @@ from refopt.torch.masters import MASTER, Masters
 from refopt.torch.options import SEEDS
 from refopt.torch.recent import Recent
 from refopt.torch.sharded import is_dtensor, local, spread_of
-from refopt.torch.states import Member, Scalars, Steps, completed, counts_of, whole
+from refopt.torch.states import Member, Scalars, Steps, completed, whole
 
 
 @dataclass
@@ -78,12 +78,13 @@ class Bucket:
         self._sharded = any(map(is_dtensor, self.params))
         self._on_gpu = local(self.params[0]).is_cuda
         self.gradients = Gradients(self.params, lambda i: f"{members[i].label}: grad")
-        self._states = [completed(m.label, m.param, m.state, formulas[m.group], m.masters) for m in members]
+        self._states = [completed(m.label, m.param, m.state, formulas[m.group]) for m in members]
         self._check_apart()
         self.masters = Masters(self.params, [kept.get(MASTER) for kept in self._states])
         held, self._labels = [member.state for member in members], [member.label for member in members]
         begun = [any(state.get(key) is not None for key in self._formula.states.values()) for state in held]
-        self.steps = Steps(counts_of(self._labels, held) if self._formula.counts else begun)
+        taken = [torch.as_tensor(state.get("step", 0)).item() for state in held] if self._formula.counts else begun
+        self.steps = Steps(whole(self._labels, taken))
         self._skipped = torch.zeros(1, dtype=torch.float64, device=self.params[0].device)
         self._waits = False  # whether that may be anything but 0
         self._see()
@@ -147,7 +148,7 @@ class Bucket:
             elif slot.name in formula.states:
                 slots[slot.name] = [kept[formula.states[slot.name]] for kept in self._states]
             elif not slot.optional:  # PyTorch has none, and what a step leaves there is not needed
-                slots[slot.name] = [torch.zeros_like(param) for param in params]
+                slots[slot.name] = list(map(coded.zeros if formula.coded else torch.zeros_like, params))
         slots = {name: arrays_of([local(x) for x in tensors]) for name, tensors in slots.items()}
         slots["grads"] = self.gradients.arrays()
         if formula.blocks is not None:
@@ -208,9 +209,11 @@ class Bucket:
 
     def step(self) -> None:
         """Update the parameters by the gradients that were looked up."""
-        captured = self._follow_stream()
-        if self._hidden:
-            self._show_hidden()
+        follow_stream(self._now.plan, self._skipped.device)
+        captured = self._on_gpu and torch.cuda.is_current_stream_capturing()
+        for i in self._hidden:
+            self._members[i].state.put(self._states[i])
+        self._hidden = []
         if self._moved:
             self.gradients.pass_to(self._now.plan)
             self._moved = False
@@ -222,11 +225,6 @@ class Bucket:
         self._count(captured)
         self._host.increment_version(self._stepped)
         self.masters.known()
-
-    def _follow_stream(self) -> bool:
-        """Move the plan to PyTorch's current stream; returns whether that is being captured."""
-        follow_stream(self._now.plan, self._skipped.device)
-        return self._on_gpu and torch.cuda.is_current_stream_capturing()
 
     def _count(self, captured: bool) -> None:
         """Count a step; the device counts a captured one, at every replay."""
@@ -272,11 +270,6 @@ class Bucket:
                 if state.keys() == kept.keys() and all(state[key] is x for key, x in kept.items()):
                     state.empty()
                     self._hidden.append(i)
-
-    def _show_hidden(self) -> None:
-        for i in self._hidden:
-            self._members[i].state.put(self._states[i])
-        self._hidden = []
 
     def _count_scalars(self) -> None:
         """Set the scalars that depend on the numbers of steps."""

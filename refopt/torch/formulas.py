@@ -29,6 +29,8 @@ class Formula(NamedTuple):
         initial: by the routine's slot, the value of a state before the first step if it is not 0.
         by_step: the factor of a number, as a function of a tensor's step, from 1 on.
         blocks: of a routine for matrices, how it cuts a tensor of the group into matrices.
+        masters: the kind of masters of 16-bit parameters.
+        coded: whether states have 8 bits.
     """
 
     routine: str
@@ -40,6 +42,8 @@ class Formula(NamedTuple):
     initial: Mapping[str, float] = {}
     by_step: Mapping[str, Callable[[int], float]] = {}
     blocks: Blocks | None = None
+    masters: str | None = None
+    coded: bool = False
 
     @property
     def row(self) -> Routine:
@@ -50,7 +54,7 @@ class Formula(NamedTuple):
     def kind(self) -> tuple:
         """What parameters of one plan have in common."""
         choices, states = tuple(self.choices.items()), tuple(self.states.items())
-        return self.routine, choices, states, bool(self.first), bool(self.by_step)
+        return self.routine, choices, states, bool(self.first), bool(self.by_step), self.coded
 
     def number_at(self, name: str, step: int) -> float:
         """The value of a number in a tensor's step, from 1 on."""

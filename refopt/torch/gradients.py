@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from refopt.torch import host
-from refopt.torch.arrays import arrays_of, is_stored, layout, unusable
+from refopt.torch.arrays import arrays_of, is_stored, layout, require_alike, unusable
 from refopt.torch.sharded import is_dtensor, local, placed
 
 
@@ -103,7 +103,4 @@ class Gradients:
         if because := unusable(grad):
             kind = TypeError if grad.layout is torch.strided else RuntimeError  # which PyTorch raises for sparse ones
             raise kind(f"{self._label(i)}: {because}")
-        for what in "shape", "device":
-            if (expected := getattr(self._params[i], what)) != (got := getattr(grad, what)):
-                expected, got = (tuple(x) if what == "shape" else x for x in (expected, got))
-                raise ValueError(f"{self._label(i)}: expected {what} {expected}, as the parameter has, got {got}")
+        require_alike(self._label(i), grad, self._params[i])

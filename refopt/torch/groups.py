@@ -7,16 +7,17 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from refopt.torch import host, options
+from refopt.torch import coded, host, options
 from refopt.torch.arrays import has_memory, refusal, require_apart, unusable
 from refopt.torch.formulas import Formula, plain
 from refopt.torch.masters import DTYPES, MASTER
 from refopt.torch.sharded import is_cut, local
-from refopt.torch.states import kept_dtype, restore
+from refopt.torch.states import check_loaded, restore
 
 Group = dict[str, Any]
 NO_OPTIONS = "params", "param_names"  # entries of a group
-OPTIONS = "masters", "seed", "blocks", "restarts", "compute", "beta2", "use_muon"  # that PyTorch's classes do not have
+# Options that PyTorch's classes do not have.
+OPTIONS = "masters", "states", "seed", "blocks", "restarts", "compute", "beta2", "use_muon"
 
 
 class Grouped(Optimizer):
@@ -24,6 +25,7 @@ class Grouped(Optimizer):
 
     formula: "ClassVar[staticmethod[[Any], Formula]]"
     _masters: str | None
+    _states: str | None
     _rounding: str
     _seed: int
     _state: Any
@@ -47,8 +49,7 @@ class Grouped(Optimizer):
     def _check_group(self, k: int, group: Group) -> None:
         if self._rounding == "stochastic":
             group.setdefault("seed", self._seed)
-        options.check(self._group_label(k), group, group, group["params"])
-        formula = self._formula(k, group)
+        formula = self._checked_formula(k, group)
         for i, param in enumerate(group["params"]):
             self._check_param(k, i, param, formula)
         if self._constructed:  # or there may be a group for each parameter, and all are checked at the end
@@ -60,8 +61,8 @@ class Grouped(Optimizer):
         require_apart([(param, self._label(k, i)) for k, i, param in where if has_memory(param)])
 
     def _check_param(self, k: int, i: int, param: Tensor, formula: Formula) -> None:
-        because = refusal(param)
-        if not because and param.dtype == torch.float16 and self._masters_of(self.param_groups[k]) == "remainder":
+        because = refusal(param) or (formula.coded and coded.refusal(param))
+        if not because and param.dtype == torch.float16 and formula.masters == "remainder":
             because = "expected bfloat16 for masters='remainder', got float16"
         apart = param.ndim - 2 if formula.blocks and formula.blocks.of == "experts" else 0  # axes of whole matrices
         if not because and is_cut(param, apart) and not formula.row.elementwise:
@@ -75,17 +76,16 @@ class Grouped(Optimizer):
         return self._formula(k, group)
 
     def _formula(self, k: int, group: Group) -> Formula:
-        formula = type(self).formula(group)
+        masters, states = group.get("masters", self._masters), group.get("states", self._states)
+        formula = type(self).formula(group)._replace(masters=masters, coded=states is not None)
+        for name, given, usual in (("rounding", self._rounding, "nearest"), ("states", states, None)):
+            if given != usual and not formula.row.elementwise:
+                expected = f"expected {usual!r}, since {formula.routine} is not elementwise"
+                raise ValueError(f"{self._group_label(k)}: {name}: {expected}, got {given!r}")
         if self._rounding == "nearest":
             return formula
-        if "rounding" not in formula.row.choices:
-            expected = "expected 'nearest', since its kernels do not round stochastically"
-            raise ValueError(f"{type(self).__name__}: rounding: {expected}, got {self._rounding!r}")
         choices = formula.choices | {"rounding": self._rounding}
         return formula._replace(choices=choices, numbers=formula.numbers | {"seed": group["seed"]})
-
-    def _masters_of(self, group: Group) -> str | None:
-        return group.get("masters", self._masters)
 
     def _group_label(self, k: int) -> str:
         return f"{type(self).__name__}: param_groups[{k}]"
@@ -102,22 +102,21 @@ class Grouped(Optimizer):
                 wider than any that kernels take, or an option of a group is invalid or out of range. The optimizer is
                 unchanged then.
         """
-        held: list[Mapping[str, Any]] = []
+        held: list[tuple[Mapping[str, Any], Mapping[Any, Formula]]] = []
         # PyTorch's classes lack some options, and its distributed checkpoints have none of a group without parameters.
         kept = [{k: x for k, x in group.items() if k in OPTIONS or not group["params"]} for group in self.param_groups]
 
         def check(_: Optimizer, loaded: dict[str, Any]) -> None:
-            self._check_loaded(loaded)
-            held.append(loaded)
+            held.append((loaded, self._check_loaded(loaded)))
 
         def take(_: Optimizer) -> None:
-            for group, own in zip(self.param_groups, kept, strict=True):
+            loaded, formulas = held[0]
+            for group, own, given in zip(self.param_groups, kept, loaded["param_groups"], strict=True):
                 for name, value in own.items():
                     group.setdefault(name, value)
-            params = [param for group in self.param_groups for param in group["params"]]
-            indices = [i for group in held[0]["param_groups"] for i in group["params"]]
-            masters = {param: self._masters_of(group) for group in self.param_groups for param in group["params"]}
-            restore(self._state, dict(zip(indices, params, strict=True)), held[0]["state"], masters)
+                for i, param in zip(given["params"], group["params"], strict=True):
+                    if saved := loaded["state"].get(i):
+                        restore(self._state[param], param, saved, formulas[i])
 
         # Between a caller's hooks: the dictionary as they leave it, and before those that follow a load.
         hooks = [self.register_load_state_dict_pre_hook(check),
@@ -128,29 +127,30 @@ class Grouped(Optimizer):
             for hook in hooks:
                 hook.remove()
 
-    def _check_loaded(self, loaded: Mapping[str, Any]) -> None:
-        masters: dict[Any, str | None] = {}
+    def _check_loaded(self, loaded: Mapping[str, Any]) -> dict[Any, Formula]:
+        """Refuse what cannot be loaded; returns the step of each parameter, by its index."""
+        formulas: dict[Any, Formula] = {}
         for k, (own, group) in enumerate(zip(self.param_groups, loaded["param_groups"], strict=False)):
             options.check(self._group_label(k), group, group.keys() - {*NO_OPTIONS}, own["params"])
-            masters |= dict.fromkeys(group["params"], group.get("masters", self._masters_of(own)))
-            formula = type(self).formula(own | group)
+            if own.get("beta2") is not None and group.get("beta2", 0) is None:
+                expected = "expected a number, as the optimizer has, since NorMuon continues from averages of rows"
+                raise ValueError(f"{self._group_label(k)}['beta2']: {expected}, got None")
+            formula = self._formula(k, own | group)
+            formulas |= dict.fromkeys(group["params"], formula)
             needed = [*formula.states.values(), *(["step"] if formula.counts else [])]
             for i, param in zip(group["params"], own["params"], strict=False):
-                state, where = loaded["state"].get(i), f"{type(self).__name__}: load_state_dict: state[{i}]"
-                check_state(where, state or {}, formula)
+                state, where = loaded["state"].get(i, {}), f"{type(self).__name__}: load_state_dict: state[{i}]"
+                check_state(where, state, formula)
                 # Without an entry, steps would begin from 0 without a word.
                 if missing := [key for key in needed if state and key not in state]:
-                    said = f"expected {missing[0]!r}, as PyTorch's class has it, got {', '.join(map(str, state))}"
+                    said = f"expected {missing[0]!r}, which its steps need, got {', '.join(map(str, state))}"
                     raise ValueError(f"{where}: {said}")
-                for key, x in (state or {}).items():
-                    if key in formula.states.values() and isinstance(x, Tensor) and x.is_floating_point():
-                        kept_dtype(f"{where}[{key!r}]", param, param.dtype, x.dtype)
-        for i, state in loaded["state"].items():
-            expected, got = masters.get(i, self._masters), state[MASTER].dtype if MASTER in state else None
-            if MASTER in state and got != DTYPES.get(expected):
-                said = f"expected masters={expected!r}, as the optimizer has, got one of {got}"
-                less = f"without {MASTER!r} they begin from the parameters"
-                raise ValueError(f"{type(self).__name__}: load_state_dict: state[{i}]: {said}; {less}")
+                for key in formula.states.values():
+                    check_loaded(f"{where}[{key!r}]", state.get(key), param)
+                if MASTER in state and (got := state[MASTER].dtype) != DTYPES.get(formula.masters):
+                    said = f"expected masters={formula.masters!r}, as the optimizer has, got one of {got}"
+                    raise ValueError(f"{where}: {said}; without {MASTER!r} they begin from the parameters")
+        return formulas
 
 
 def check_state(where: str, state: Mapping[str, Any], formula: Formula) -> None:

@@ -17,7 +17,8 @@ from refopt.torch.sharded import is_dtensor, total_norm
 from refopt.torch.states import Member, real_dtype
 from refopt.torch.watched import States
 
-OWN = "masters", "compare_masters", "max_norm", "norm_type", "error_if_nonfinite", "rounding", "seed"  # arguments
+# Arguments.
+OWN = "masters", "states", "compare_masters", "max_norm", "norm_type", "error_if_nonfinite", "rounding", "seed"
 
 
 class Merged(Grouped):
@@ -30,6 +31,10 @@ class Merged(Grouped):
             for the 16 bits that an fp32 number has beyond its bf16; they are ``master_param`` in the state. Other
             states are then fp32, also if a checkpoint's are 16-bit. ``None`` for neither, as in PyTorch. Groups may
             also have an option of this name.
+        states: ``"8bit"`` for states in 8 bits, in elementwise routines, by `refopt.cpu.codes`: 1.125 bytes for each
+            element, in the state a flat tensor of uint8; floats that are loaded are rounded to it, and it is loaded as
+            floats where this is ``None``. Parameters are contiguous, and not fp64. Groups may have an option of this
+            name.
         compare_masters: whether each step compares all fp32 masters with the stored parameters, and updates those that
             do not round to them. Otherwise masters follow the writes to a parameter that PyTorch counts; it does not
             count those through ``param.data``.
@@ -38,8 +43,9 @@ class Merged(Grouped):
             other parameters still take their steps. ``None`` for no clipping.
         norm_type: of ``max_norm``, as in ``clip_grad_norm_``: 2, inf, or another.
         error_if_nonfinite: whether a norm of inf or NaN raises; each step then waits for the norm.
-        rounding: ``"stochastic"`` rounds bf16 parameters without masters, and their states, stochastically, by
-            `refopt.cpu.stochastic`, in elementwise routines only; ``"nearest"`` rounds as PyTorch does.
+        rounding: ``"stochastic"`` rounds bf16 parameters without masters, and their states and those in 8 bits,
+            stochastically, by `refopt.cpu.stochastic`, in elementwise routines only; ``"nearest"`` rounds as PyTorch
+            does.
         seed: of the first such step, at most 2**24 - 1. Groups keep the next one as an option.
 
     Arguments that are not options of a group are not in ``state_dict``. ``max_norm`` may be set between steps.
@@ -57,12 +63,13 @@ class Merged(Grouped):
     _step_supports_amp_scaling = True
 
     def __init__(
-        self, *args: Any, masters: str | None = None, compare_masters: bool = False, max_norm: float | None = None,
-        norm_type: float = 2.0, error_if_nonfinite: bool = False, rounding: str = "nearest", seed: int = 0,
-        **named: Any,
+        self, *args: Any, masters: str | None = None, states: str | None = None, compare_masters: bool = False,
+        max_norm: float | None = None, norm_type: float = 2.0, error_if_nonfinite: bool = False,
+        rounding: str = "nearest", seed: int = 0, **named: Any,
     ) -> None:
         where = type(self).__name__
-        self._masters = chosen(f"{where}: masters", masters, options.MASTERS)
+        self._masters = chosen(f"{where}: masters", masters, options.CHOICES["masters"])
+        self._states = chosen(f"{where}: states", states, options.CHOICES["states"])
         self._compare_masters = flag(f"{where}: compare_masters", compare_masters)
         self._max_norm = self._checked_norm(max_norm)
         self._norm_type = number(f"{where}: norm_type", norm_type, above=0)
@@ -194,14 +201,13 @@ class Merged(Grouped):
         kinds: dict[tuple, list[Member]] = {}
         dormant = []
         for k, group in enumerate(self.param_groups):
-            masters = self._masters_of(group)
             for i, param in enumerate(group["params"]):
                 if not has_memory(param) or (param.grad is None and not self._state.get(param)):
                     dormant += [param] if param.device.type != "meta" else []
                     continue
                 formula = formulas[k]
                 self._check_param(k, i, param, formula)  # its data may be others than at construction
-                member = Member(param, self._label(k, i), k, self._state.of(param), masters)
+                member = Member(param, self._label(k, i), k, self._state.of(param))
                 check_state(f"{member.label}: state", member.state, formula)
                 kinds.setdefault((param.device, real_dtype(param), formula.kind), []).append(member)
         self._clips_here = self._takes_norm_here(kinds)
@@ -244,12 +250,12 @@ class Merged(Grouped):
         now, formulas = options_of(self.param_groups), list(self._formulas)
         for k, (group, new, old) in enumerate(zip(self.param_groups, now, self._recorded.options, strict=True)):
             if new != old:
-                if new.keys() != old.keys() or self._masters_of(new) != self._masters_of(old):
+                if new.keys() != old.keys():
                     return False
                 changed = [name for name, x in new.items() if x != old[name]]
                 options.check(self._group_label(k), new, changed, group["params"])
                 formulas[k] = self._formula(k, group)
-                if (formulas[k].kind, formulas[k].blocks) != (self._formulas[k].kind, self._formulas[k].blocks):
+                if len({(x.kind, x.blocks, x.masters) for x in (formulas[k], self._formulas[k])}) > 1:
                     return False
         for bucket in self._buckets or ():
             bucket.set(formulas)

@@ -12,7 +12,11 @@ from refopt.cpu.muon import MUON
 from refopt.cpu.newton_schulz import restarting, schedule
 from refopt.torch.formulas import plain
 
-MASTERS = None, "fp32", "remainder"
+CHOICES = {
+    "masters": (None, "fp32", "remainder"), "states": (None, "8bit"),
+    "adjust_lr_fn": (None, *MUON.choices["adjust_lr"]),
+    "compute": tuple(x for x in MUON.choices["compute"] if x != "float64"),  # which takes parameters of fp64
+}
 AT_LEAST_0 = {"lr", "eps", "weight_decay", "momentum", "dampening", "lr_decay", "initial_accumulator_value",
               "momentum_decay", "trust_coefficient"}
 FLAGS = {"always_adapt", "grad_averaging", "use_muon"}  # PyTorch's own are taken as they are
@@ -38,8 +42,10 @@ def check(where: str, group: Mapping[str, Any], names: Iterable[str], params: Se
         schedule(f"{where}['ns_coefficients']", group["ns_coefficients"], group["ns_steps"])
         compute = group.get("compute", MUON.choices["compute"][0])
         restarting(f"{where}['restarts']", group.get("restarts"), group["ns_steps"], compute)
-    if group.get("capturable"):
-        _check_capturable(where, group)
+    on_gpu = [name for name, x in group.items() if getattr(x, "is_cuda", False)]
+    if group.get("capturable") and on_gpu:
+        expected = "expected a number or a tensor on the CPU for capturable=True, since the host reads it"
+        raise ValueError(f"{where}['{on_gpu[0]}']: {expected}, got one on {group[on_gpu[0]].device}")
 
 
 def check_one(what: str, name: str, value: Any, real: type = np.float64) -> None:
@@ -56,16 +62,12 @@ def check_one(what: str, name: str, value: Any, real: type = np.float64) -> None
             _number(f"{what}[{i}]", plain(beta), real, below=1)
     elif name == "ns_steps":
         whole(what, value, 0, 99)
-    elif name == "compute":
-        chosen(what, value, [x for x in MUON.choices[name] if x != "float64"])  # which takes parameters of fp64
-    elif name == "adjust_lr_fn":
-        chosen(what, value, (None, *MUON.choices["adjust_lr"]))
     elif name == "blocks" and (not isinstance(value, tuple) or len(value) != len(Blocks._fields)):
         raise TypeError(f"{what}: expected Blocks, got {shown(value)}")
     elif name in FLAGS:
         flag(what, value)
-    elif name == "masters":
-        chosen(what, value, MASTERS)
+    elif name in CHOICES:
+        chosen(what, value, CHOICES[name])
     elif name == "seed":
         whole(what, value, 0, SEEDS - 1)
     elif name == "max_norm":
@@ -82,10 +84,3 @@ def _number(what: str, value: Any, real: type, **limits: Any) -> None:
     except ValueError as error:
         expected = str(error).partition(", got ")[0]
         raise ValueError(f"{expected} in {np.dtype(real).name}, got {shown(value)}, which is {stored} there") from None
-
-
-def _check_capturable(where: str, group: Mapping[str, Any]) -> None:
-    on_gpu = [name for name, x in group.items() if getattr(x, "is_cuda", False)]
-    if on_gpu:
-        expected = "expected a number or a tensor on the CPU for capturable=True, since the host reads it"
-        raise ValueError(f"{where}['{on_gpu[0]}']: {expected}, got one on {group[on_gpu[0]].device}")

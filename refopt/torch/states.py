@@ -14,23 +14,23 @@ import torch
 from torch import Tensor
 
 from refopt.catalog import Routine
-from refopt.checks.dtypes import arithmetic, name_of
+from refopt.checks.dtypes import arithmetic, coded_bytes, name_of
 from refopt.state.steps import BASES, power_after, rho_after
-from refopt.torch.arrays import FLOATS, is_stored, layout
+from refopt.torch import coded
+from refopt.torch.arrays import FLOATS, has_memory, is_stored, layout, require_alike
 from refopt.torch.formulas import Formula
 from refopt.torch.masters import DTYPES, MASTER, first_master, has_master
-from refopt.torch.sharded import like, local, spread_of
+from refopt.torch.sharded import like, local
 from refopt.torch.watched import State
 
 
 class Member(NamedTuple):
-    """A parameter, its name in errors, the number of its group, its state in PyTorch's layout, and its masters."""
+    """A parameter, its name in errors, the number of its group, and its state in PyTorch's layout."""
 
     param: Tensor
     label: str
     group: int
     state: State
-    masters: str | None
 
 
 def real_dtype(param: Tensor) -> torch.dtype:
@@ -38,9 +38,7 @@ def real_dtype(param: Tensor) -> torch.dtype:
     return torch.float64 if param.dtype == torch.float64 else torch.float32
 
 
-def completed(
-    where: str, param: Tensor, state: Mapping[str, Any], formula: Formula, masters: str | None
-) -> dict[str, Tensor]:
+def completed(where: str, param: Tensor, state: Mapping[str, Any], formula: Formula) -> dict[str, Tensor]:
     """The tensors of a parameter's shape that its step reads and writes, by PyTorch's key; the state stays as it is.
 
     Entries that the state lacks are as before the first step. Entries that are narrower than the steps', or whose
@@ -50,29 +48,30 @@ def completed(
     Args:
         where: what errors call the parameter.
         param, state: the parameter, and its state so far.
-        formula, masters: its step, and what kind of masters 16-bit parameters have.
+        formula: its step.
 
     Raises:
         TypeError, ValueError: an entry is no tensor, or of another shape, device or placement than the parameter, or
             wider than any that kernels take.
     """
-    widens = has_master(param, masters)
+    masters, widens = str(formula.masters), has_master(param, formula.masters)
     dtype, by_row = torch.float32 if widens else param.dtype, {x.name for x in formula.row.slots if x.by_row}
     begun = "step" in state and bool(state["step"] > 0)
     kept = {}
     for slot, key in ((slot, key) for slot, key in formula.states.items() if slot not in formula.row.scalars):
-        held, owner = state.get(key), _by_row(param, formula.blocks) if slot in by_row else param
-        least = owner.dtype if slot in by_row else dtype
+        held, first = state.get(key), formula.initial.get(slot, 0.0)
+        owner = _by_row(param, formula.blocks) if slot in by_row else param
+        least, codes = owner.dtype if slot in by_row else dtype, coded.zeros(param) if formula.coded else None
         # Adagrad's class makes its state at construction, in the parameter's dtype.
         if held is None or (widens and not begun and "step" in state and held.dtype != dtype):
-            first = formula.initial.get(slot, 0.0)
             held = torch.full_like(local(owner), first, dtype=least, memory_format=torch.preserve_format)
-            held = like(owner, held)
-        kept[key] = _fitting(f"{where}: state[{key!r}]", held, owner, least)
+            held = like(owner, held) if first or codes is None else codes
+        held, label = coded.converted(held, param, slot, formula), f"{where}: state[{key!r}]"
+        kept[key] = _fitting(label, held, owner, least) if codes is None else _fitting(label, held, codes, codes.dtype)
     if widens:
         master = state.get(MASTER)
-        master = first_master(param, str(masters)) if master is None else master
-        kept[MASTER] = _fitting(f"{where}: state[{MASTER!r}]", master, param, DTYPES[str(masters)])
+        master = first_master(param, masters) if master is None else master
+        kept[MASTER] = _fitting(f"{where}: state[{MASTER!r}]", master, param, DTYPES[masters])
     return kept
 
 
@@ -95,19 +94,21 @@ def kept_dtype(where: str, param: Tensor, least: torch.dtype, held: torch.dtype)
     return kept
 
 
+def check_loaded(where: str, held: Any, param: Tensor) -> None:
+    """Raise TypeError if steps take no such entry of a loaded state: neither floats nor in 8 bits."""
+    if not isinstance(held, Tensor) or not has_memory(param) or coded.is_coded(held, param):
+        return
+    if not held.is_floating_point():
+        expected = f"expected floats, or {coded_bytes(param.numel())} bytes of a state in 8 bits"
+        raise TypeError(f"{where}: {expected}, got shape {tuple(held.shape)} of {held.dtype}")
+    kept_dtype(where, param, param.dtype, held.dtype)
+
+
 def _fitting(where: str, held: Any, param: Tensor, dtype: torch.dtype) -> Tensor:
     """An entry of a state as kernels take it: itself, or a copy in the dtype and the axis order that they want."""
     if not isinstance(held, Tensor):
         raise TypeError(f"{where}: expected a tensor, got {type(held).__name__}")
-    for what in "shape", "device":
-        expected, got = getattr(param, what), getattr(held, what)
-        if expected != got:
-            shown = (tuple(x) if what == "shape" else x for x in (expected, got))
-            raise ValueError("{}: expected {what} {}, as the parameter has, got {}".format(where, *shown, what=what))
-    if spread_of(held) != spread_of(param):
-        expected, got = ("a plain tensor" if x is None else f"a DTensor with placements {x[1]}"
-                         for x in (spread_of(param), spread_of(held)))
-        raise ValueError(f"{where}: expected {expected}, as the parameter is, got {got}")
+    require_alike(where, held, param)
     mine, part = local(held), local(param)
     if mine.is_floating_point() and dtype.is_floating_point:
         dtype = kept_dtype(where, param, dtype, mine.dtype)
@@ -119,28 +120,26 @@ def _fitting(where: str, held: Any, param: Tensor, dtype: torch.dtype) -> Tensor
     return like(param, copy.copy_(mine.detach()))
 
 
-def restore(
-    states: Mapping[Tensor, dict[str, Any]], params: Mapping[Any, Tensor], saved: Mapping[Any, Any],
-    masters: Mapping[Tensor, str | None],
-) -> None:
-    """Replace loaded states by copies of the saved ones, which stay wider than the parameter if they are.
+def restore(state: dict[str, Any], param: Tensor, saved: Mapping[str, Any], formula: Formula) -> None:
+    """Replace a loaded state by copies of the saved one, which stay wider than the parameter if they are.
 
     PyTorch's ``load_state_dict`` casts all to the parameter's dtype, and shares tensors with the dictionary.
 
     Args:
-        states: the states that it has loaded, by parameter.
-        params: the parameters, by index in the saved states.
-        saved: the saved states, by index.
-        masters: the kind of masters, by parameter; states beside one are at least fp32.
+        state: that it has loaded.
+        param: the parameter.
+        saved: the saved state.
+        formula: the steps that go on from it; states beside a master are at least fp32.
     """
-    for i, param in params.items():
-        for key, value in saved.get(i, {}).items():
-            if isinstance(value, Tensor):
-                loaded, dtype = states[param][key], value.dtype
-                if dtype in FLOATS:
-                    least = torch.float32 if has_master(param, masters[param]) else loaded.dtype
-                    dtype = torch.promote_types(least, dtype)
-                states[param][key] = value.detach().to(loaded.device, dtype, copy=True)
+    slots = {key: slot for slot, key in formula.states.items()}
+    for key, value in saved.items():
+        if isinstance(value, Tensor):
+            dtype = value.dtype
+            if dtype in FLOATS:
+                least = torch.float32 if has_master(param, formula.masters) else state[key].dtype
+                dtype = torch.promote_types(least, dtype)
+            value = value.detach().to(state[key].device, dtype, copy=True)
+            state[key] = coded.converted(value, param, slots[key], formula) if key in slots else value
 
 
 class Scalars:
@@ -235,11 +234,3 @@ def whole(labels: Sequence[str], counts: Sequence[float]) -> list[int]:
         if not (math.isfinite(count) and count >= 0 and count == int(count)):
             raise ValueError(f"{label}: state['step']: expected a whole number of at least 0, got {count}")
     return list(map(int, counts))
-
-
-def counts_of(labels: Sequence[str], states: Sequence[Mapping[str, Any]]) -> list[int]:
-    """The steps that each has taken, by its state."""
-    counts = [torch.as_tensor(state.get("step", 0)).reshape(()).to(torch.float64) for state in states]
-    devices = {count.device for count in counts}
-    by_device = {each: iter(torch.stack([x for x in counts if x.device == each]).tolist()) for each in devices}
-    return whole(labels, [next(by_device[count.device]) for count in counts])

@@ -5,7 +5,7 @@ replaced; a dictionary that records it costs a step nothing.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 
@@ -76,10 +76,7 @@ class States(defaultdict[Any, Any]):
         self._changes.any = True
         super().__setitem__(param, State(self._changes, state) if isinstance(state, dict) else state)
 
-    def update(self, *states: Any, **named: Any) -> None:
-        """As that of a dict."""
-        for param, state in dict(*states, **named).items():
-            self[param] = state
+    update = MutableMapping.update  # which calls `__setitem__`
 
     def __ior__(self, states: Any) -> Any:
         self.update(states)

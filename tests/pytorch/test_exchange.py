@@ -2,12 +2,11 @@
 
 import copy
 import re
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from pytorch.subjects import BUSY, LR, PYTORCHS, all_bits, bits, class_of, each_of_pytorchs, every_class, theirs, torch
+from pytorch.subjects import BUSY, LR, PYTORCHS, all_bits, bits, class_of, each_of_pytorchs, theirs, torch
 from pytorch.trials import held_step, in_groups, in_turn, parameters, steps
 
 taken_steps = pytest.mark.parametrize("taken", [0, 1, 6])
@@ -65,23 +64,6 @@ def test_there_and_back(name, taken, kinds):
         assert all_bits(others, back) == all_bits(params, stays)
 
 
-@every_class
-def test_what_is_saved_is_what_the_next_step_starts_from(name):
-    """A load replaces states that a step has been taken with, those of the very same optimizer too."""
-    params = parameters()
-    optimizer = made(class_of, name, params)
-    steps(optimizer, params, range(1))
-    saved, values = copy.deepcopy(optimizer.state_dict()), [p.detach().clone() for p in params]
-    steps(optimizer, params, range(1, 3))
-    first = all_bits(params, optimizer)
-    with torch.no_grad():
-        for p, x in zip(params, values, strict=True):
-            p.copy_(x)
-    optimizer.load_state_dict(saved)
-    steps(optimizer, params, range(1, 3))
-    assert all_bits(params, optimizer) == first
-
-
 @each_of_pytorchs
 def test_states_that_only_some_have(name):
     """A parameter without a gradient so far has the state that PyTorch's has, through both directions as well."""
@@ -134,13 +116,6 @@ def test_what_does_not_fit_is_refused():
         class_of("AdamW")(in_groups(parameters())).load_state_dict(without)
 
 
-QUANTISED = "__bnb_optimizer_quant_state__"
-
-
-def bitsandbytes_state(x):
-    """A state of PyTorch's in the layout of bitsandbytes."""
-    return {"step": int(x["step"]), QUANTISED: {"state1": x["exp_avg"], "state2": x["exp_avg_sq"]}}
-
 
 def of_page(name):
     """A function that docs/torch.md shows."""
@@ -150,38 +125,47 @@ def of_page(name):
     return known[name]
 
 
-@pytest.mark.parametrize("source", ["apex", "bitsandbytes"])
-def test_checkpoints_of_other_libraries(source):
-    """In the layouts that they save: refused as they are, and what the page makes of them goes on as PyTorch's do."""
-    params, others = parameters(), parameters()
-    plain, optimizer = theirs("AdamW")(params, lr=LR), class_of("AdamW")(others, lr=LR)
-    in_turn(range(3), (params, plain))
-    saved = copy.deepcopy(plain.state_dict())
-    (group,), states = saved["param_groups"], saved["state"]
-    if source == "apex":
-        common = {key: group[key] for key in ("lr", "betas", "eps", "weight_decay", "params")}
-        saved = {"param_groups": [common | {"bias_correction": True, "step": 3}],
-                 "state": {i: {"exp_avg": x["exp_avg"], "exp_avg_sq": x["exp_avg_sq"]} for i, x in states.items()}}
-    elif torch.cuda.is_available() or not find_spec("bitsandbytes"):  # its states are on the CPU here
-        saved = {"param_groups": saved["param_groups"], "state": {i: bitsandbytes_state(x) for i, x in states.items()}}
-    else:
-        import bitsandbytes
-
-        peers = parameters()
-        peer = bitsandbytes.optim.AdamW32bit(peers, lr=LR)
-        steps(peer, peers, [0])
-        made = peer.state_dict()
-        for i, x in states.items():  # of its layout, with the numbers of PyTorch's
-            assert made["state"][i].keys() == bitsandbytes_state(x).keys()
-            assert made["state"][i][QUANTISED].keys() == bitsandbytes_state(x)[QUANTISED].keys()
-            made["state"][i] = bitsandbytes_state(x)
-        saved = made
-    with torch.no_grad():
-        for p, q in zip(params, others, strict=True):
-            q.copy_(p)
-    with pytest.raises(ValueError, match=r"AdamW: load_state_dict: state\[0\]: expected '(step|exp_avg)', as"):
+def test_checkpoints_of_apex():
+    """In the layout that it saves: refused as it is; the page counts the steps of each parameter."""
+    params = parameters()
+    plain, optimizer = theirs("AdamW")(params, lr=LR), class_of("AdamW")(params, lr=LR)
+    steps(plain, params, range(3))
+    (group,), states = plain.state_dict()["param_groups"], plain.state_dict()["state"]
+    common = {key: group[key] for key in ("lr", "betas", "eps", "weight_decay", "params")}
+    saved = {"param_groups": [common | {"bias_correction": True, "step": 3}],
+             "state": {i: {"exp_avg": x["exp_avg"], "exp_avg_sq": x["exp_avg_sq"]} for i, x in states.items()}}
+    with pytest.raises(ValueError, match=r"AdamW: load_state_dict: state\[0\]: expected 'step', which its steps need"):
         optimizer.load_state_dict(saved)
-    optimizer.load_state_dict(of_page(f"of_{source}")(saved))
-    assert all(optimizer.state[q]["step"] == 3 for q in others)
-    in_turn([3], (params, plain), (others, optimizer))
-    torch.testing.assert_close([p.detach() for p in others], [p.detach() for p in params], rtol=1e-6, atol=1e-6)
+    optimizer.load_state_dict(of_page("of_apex")(saved))
+    assert all_bits(params, optimizer) == all_bits(params, plain)
+    steps(optimizer, params, [3])
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="its states are on the CPU here")
+def test_checkpoints_of_bitsandbytes():
+    """In 8 bits and, of a small parameter, in 32: the numbers that it makes of them itself."""
+    library = pytest.importorskip("bitsandbytes")
+    params = parameters(((20, 30), (7,)))
+    peer, optimizer = library.optim.AdamW8bit(params, lr=LR, min_8bit_size=16), class_of("AdamW")(params)
+    steps(peer, params, range(3))
+    saved = peer.state_dict()
+    kept = [x["__bnb_optimizer_quant_state__"] for x in saved["state"].values()]
+    with pytest.raises(ValueError, match=r"AdamW: load_state_dict: state\[0\]: expected 'exp_avg', which its"):
+        optimizer.load_state_dict(saved)
+    optimizer.load_state_dict(of_page("of_bitsandbytes")(saved))
+    for k, key in ((1, "exp_avg"), (2, "exp_avg_sq")):
+        scales, codes = kept[0][f"absmax{k}"], kept[0][f"qmap{k}"]
+        whole = library.functional.dequantize_blockwise(kept[0][f"state{k}"], absmax=scales, code=codes, blocksize=256)
+        assert torch.equal(optimizer.state[params[0]][key], whole)
+        assert torch.equal(optimizer.state[params[1]][key], kept[1][f"state{k}"])
+    assert optimizer.state[params[0]]["step"] == 3
+
+
+def test_checkpoints_of_flashoptim():
+    """As its kernel reads them; scales beside bf16 parameters are saved as bf16 of the same bits."""
+    codes = {"exp_avg": ([127, -127, 0, 64], torch.int8), "exp_avg_sq": ([255, 51, 0, 0], torch.uint8)}
+    state = {f"{key}::quantized": torch.tensor(x, dtype=dtype) for key, (x, dtype) in codes.items()}
+    state |= {f"{key}::scales": torch.tensor([0.5], dtype=torch.float16).view(torch.bfloat16) for key in codes}
+    found = of_page("of_flashoptim")({"state": {0: state}})["state"][0]
+    torch.testing.assert_close(found["exp_avg"], torch.tensor([0.5, -0.5, 0, 0.5 * 64 / 190]))
+    torch.testing.assert_close(found["exp_avg_sq"], torch.tensor([0.25, 0.01, 0, 0]))

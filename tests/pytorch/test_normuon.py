@@ -64,10 +64,18 @@ def test_a_checkpoint_goes_on(dtype):
         assert held[0] is held[1] is None or (held[0].dtype == torch.float32 and torch.equal(*held))
 
 
-@pytest.mark.parametrize("beta2", [1.0, -0.1, "0.9"])
-def test_what_is_refused(beta2):
-    with pytest.raises((TypeError, ValueError), match=r"param_groups\[0\]\['beta2'\]: expected"):
-        made(beta2=beta2)
+@pytest.mark.parametrize(("peer", "text"), [
+    ({"beta2": None}, r"Muon: param_groups\[0\]\['beta2'\]: expected a number, as the optimizer has, .* got None"),
+    ({}, r"state\[0\]: expected 'second_momentum_buffer', which its steps need, got momentum_buffer")])
+def test_a_checkpoint_of_muon_is_refused(peer, text):
+    """It has no averages; of PyTorch's class, nor the option."""
+    params, optimizer = made(beta2=None)
+    stepped(params, optimizer, 0)
+    saved = optimizer.state_dict()
+    del saved["param_groups"][0]["beta2"]
+    saved["param_groups"][0] |= peer
+    with pytest.raises(ValueError, match=text):
+        made()[1].load_state_dict(saved)
 
 
 def test_a_state_of_another_shape_is_refused():

@@ -11,7 +11,7 @@ import pickle
 import pytest
 
 from pytorch.subjects import BUSY, EVERY, LR, all_bits, class_of, drawn, each_of_pytorchs, every_class, theirs, torch
-from pytorch.trials import held_step, new_gradients, one, pair, parameters, steps
+from pytorch.trials import held_step, one, pair, parameters, steps
 
 register_optimizer_step_post_hook = pytest.importorskip("torch.optim.optimizer").register_optimizer_step_post_hook
 
@@ -121,21 +121,6 @@ def test_hooks(name):
         handle.remove()
     steps(optimizer, params, range(1, 2))
     assert len(seen) == 4 and "more" not in optimizer.state_dict()
-
-
-@every_class
-@pytest.mark.parametrize("set_to_none", [True, False])
-def test_zero_grad(name, set_to_none):
-    """Gradients are dropped, so that the next ones lie elsewhere, or zeroed where they lie: with the same bits."""
-    (params, ours), (others, same) = pair(name)
-    for step in range(3):
-        ours.zero_grad(set_to_none=set_to_none)
-        assert all(p.grad is None if set_to_none or step == 0 else not p.grad.any() for p in params)
-        new_gradients(params, step, fresh=set_to_none)
-        new_gradients(others, step)
-        ours.step()
-        same.step()
-    assert all_bits(params, ours) == all_bits(others, same)
 
 
 MIXED = {"max_norm": 0.25, "masters": "fp32", "dtype": torch.bfloat16}

@@ -285,7 +285,7 @@ def test_an_option_of_a_group(name, value, text):
 
 
 @pytest.mark.parametrize(("entry", "text"), [
-    (torch.ones(3), r"expected shape \(3, 4\), as the parameter has, got \(3,\)"),
+    (torch.ones(3), r"expected shape \(3, 4\), as its parameter needs, got \(3,\)"),
     (torch.ones(3, 4, dtype=torch.int32), "expected torch.float32, got"), ("much", "expected a tensor, got str")])
 def test_an_entry_of_a_state(entry, text):
     params, optimizer = one("AdamW")
@@ -360,6 +360,7 @@ def test_what_a_plan_refuses_is_said_in_pytorchs_words(of_plan, said, monkeypatc
 @pytest.mark.parametrize(("name", "options", "text"), [
     ("RMSprop", {"alpha": 1.0}, r"\['alpha'\]: expected a number of at least 0 and below 1, got 1.0"),
     ("Adadelta", {"rho": 1.0}, r"\['rho'\]: expected a number of at least 0 and below 1, got 1.0"),
+    ("AdamW", {"differentiable": True}, ": differentiable: expected False, since kernels are not part of"),
     ("SGD", {"dampening": -1.0}, r"\['dampening'\]: expected a finite number of at least 0, got -1.0"),
     ("SGD", {"rounding": "stochastic", "seed": 2**24}, "seed: expected an integer from 0 to 16777215, got 16777216"),
     ("Lion", {"betas": (0.5,)}, r"betas: expected two numbers, got \(0.5,\)")])

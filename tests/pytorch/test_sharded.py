@@ -15,14 +15,14 @@ fsdp = pytest.importorskip("torch.distributed.fsdp")
 pytestmark = [with_gloo, pytest.mark.skipif(not hasattr(fsdp, "fully_shard"), reason="PyTorch has no fully_shard here")]
 STEPS = 3
 SAVED = "AdamW", "SGD", "NAdam"
-MASTERS = "fp32", "remainder"
+KEPT = "fp32", "remainder", "8bit"
 CLOSE = {"rtol": 2e-5, "atol": 1e-6}
 
 
 def model_of(dtype=None):
     """Of layers that no number of ranks divides: some ranks have no elements of some."""
     torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Tanh(), torch.nn.Linear(7, 1)).to(dtype)
+    return torch.nn.Sequential(torch.nn.Linear(32, 7), torch.nn.Tanh(), torch.nn.Linear(7, 1)).to(dtype)
 
 
 def sharded(model):
@@ -56,7 +56,7 @@ def backward(model, step, rank=None):
     seed = 10 * step + (distributed.get_rank() if rank is None else rank)
     dtype = next(model.parameters()).dtype
     model.zero_grad()
-    (model(drawn((4, 5), torch.Generator().manual_seed(seed), dtype)) ** 2).mean().backward()
+    (model(drawn((4, 32), torch.Generator().manual_seed(seed), dtype)) ** 2).mean().backward()
 
 
 def train(model, optimizer, steps, rank=None, clip=None):
@@ -127,14 +127,7 @@ def a_norm_of_whole_and_sharded_gradients(rank, folder):
 
 def wide():
     torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.Tanh(), torch.nn.Linear(6, 2))
-
-
-def tensor_parallel_is_pytorchs(rank, folder):
-    models = [parallel(wide()) for _ in range(2)]
-    for kind, model in zip((class_of, theirs), models, strict=True):
-        train(model, kind("AdamW")(model.parameters(), lr=LR, **BUSY["AdamW"]), range(STEPS), 0)
-    torch.testing.assert_close(*map(weights, models), **CLOSE)
+    return torch.nn.Sequential(torch.nn.Linear(32, 6), torch.nn.Tanh(), torch.nn.Linear(6, 2))
 
 
 def gradients_of_other_placements(rank, folder):
@@ -177,24 +170,45 @@ def norms_of_shards_are_refused(rank, folder):
             class_of(name)([replicas], lr=LR)
 
 
+def both(shape, placement, name, **options):
+    """A DTensor and a plain tensor after a step from the same numbers, and their states."""
+    from torch.distributed.tensor import distribute_tensor, init_device_mesh
+
+    mesh, found = init_device_mesh("cpu", (distributed.get_world_size(),)), []
+    for place in (lambda x: distribute_tensor(x, mesh, [placement]), torch.clone):
+        values, grad = (place(drawn(shape, torch.Generator().manual_seed(seed))) for seed in (0, 1))
+        p = torch.nn.Parameter(values)
+        p.grad, optimizer = grad, class_of(name)([p], lr=LR, **options)
+        optimizer.step()
+        found.append((p, optimizer.state[p]))
+    return zip(*found, strict=True)
+
+
 def matrices_are_whole_on_their_ranks(rank, folder):
     """Replicas, and experts along their own axis, have the bits of one process; a cut matrix is refused."""
-    from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard
 
-    mesh = init_device_mesh("cpu", (distributed.get_world_size(),))
     experts = Blocks(of="experts")
     for placement, blocks, shape in ((Replicate(), Blocks(), (3, 5)), (Shard(0), experts, (3, 4, 5)),
                                      (Shard(1), experts, (1, 2, 3, 4))):
-        values, grads = (drawn(shape, torch.Generator().manual_seed(seed)) for seed in (0, 1))
-        params = [torch.nn.Parameter(x) for x in (distribute_tensor(values, mesh, [placement]), values.clone())]
-        for p, grad in zip(params, (distribute_tensor(grads, mesh, [placement]), grads), strict=True):
-            p.grad = grad
-            class_of("Muon")([p], lr=LR, blocks=blocks, ns_steps=1).step()
+        params, _ = both(shape, placement, "Muon", blocks=blocks, ns_steps=1)
         assert torch.equal(*whole(params)), placement
     for axis in (1, 2):
         with pytest.raises(TypeError, match="expected a whole parameter, since Muon needs its norms, got a shard"):
-            cut = distribute_tensor(torch.ones(2, 4, 4), mesh, [Shard(axis)])
-            class_of("Muon")([torch.nn.Parameter(cut)], blocks=experts)
+            both((2, 4, 4), Shard(axis), "Muon", blocks=experts)
+
+
+def codes_are_those_of_one_process(rank, folder):
+    """At whole groups along any axis, or on one rank; others are refused."""
+    from torch.distributed.tensor import Shard
+
+    for shape, axis in (((127,), 0), ((5, 32), 0), ((8, 48), 0), ((4, 64), 1), ((1, 7), 0)):
+        params, states = both(shape, Shard(axis), "AdamW", states="8bit")
+        codes = whole(state["exp_avg_sq"] for state in states)
+        assert torch.equal(*whole(params)) and torch.equal(*(x.flatten() for x in codes)), shape
+    for shape, axis in (((96,), 0), ((5, 48), 0), ((4, 40), 1)):
+        with pytest.raises(TypeError, match=r"shards of whole groups of 32 elements, or .*None.* over 2 ranks"):
+            both(shape, Shard(axis), "SGD", states="8bit")
 
 
 def states_of_a_whole_model_are_refused(rank, folder):
@@ -206,7 +220,7 @@ def states_of_a_whole_model_are_refused(rank, folder):
     optimizer.load_state_dict(copy.deepcopy(peer.state_dict()))
     backward(model, 1)
     known = weights(model)
-    with pytest.raises(ValueError, match=r"\['params'\]\[0\]: state\['exp_avg'\]: expected a DTensor with placements"):
+    with pytest.raises(ValueError, match=r"\['params'\]\[0\]: state\['exp_avg'\]: expected placement .*Shard"):
         optimizer.step()
     torch.testing.assert_close(known, weights(model), rtol=0, atol=0)
 
@@ -246,47 +260,50 @@ def state_of(model, optimizer):
     return {"model": states.get_model_state_dict(model), "optim": states.get_optimizer_state_dict(model, optimizer)}
 
 
-def with_masters(masters):
+def keeping(kind):
+    """A model and its optimizer, with masters or with states in 8 bits of the weights, whose rows are whole groups."""
     model = sharded(model_of(torch.bfloat16))
-    optimizer = class_of("AdamW")(model.parameters(), lr=LR, masters=masters)
+    of_kind = {"states": kind} if kind == "8bit" else {"masters": kind}
+    biases = {"states": None, "params": [p for p in model.parameters() if p.ndim == 1]}
+    optimizer = class_of("AdamW")([{"params": [p for p in model.parameters() if p.ndim > 1]}, biases], lr=LR, **of_kind)
     train(model, optimizer, range(2), 0)
     return model, optimizer
 
 
-def words_of_masters(model, optimizer):
-    """By parameter, whole, the words of its master: gloo gathers none of 16 bits."""
+def words_of(model, optimizer, kind):
+    """By parameter, whole, the words of its master or state: gloo gathers none of 16 bits."""
     from torch.distributed.tensor import DTensor
 
     found = []
-    for p in model.parameters():
-        part = optimizer.state[p]["master_param"].to_local()
-        words = part.view({2: torch.int16, 4: torch.int32}[part.element_size()]).to(torch.int32)
-        found.append(DTensor.from_local(words, p.device_mesh, p.placements, run_check=False, shape=p.shape,
-                                        stride=p.stride()).full_tensor())
+    for x in (optimizer.state[p]["exp_avg" if kind == "8bit" else "master_param"] for p in model.parameters()):
+        part = x.to_local()
+        words = part.view({1: torch.uint8, 2: torch.int16, 4: torch.int32}[part.element_size()]).to(torch.int32)
+        found.append(DTensor.from_local(words, x.device_mesh, x.placements, run_check=False, shape=x.shape,
+                                        stride=x.stride()).full_tensor())
     return found
 
 
-def saves_masters(rank, folder):
-    for masters in MASTERS:
-        model, optimizer = with_masters(masters)
+def saves_words(rank, folder):
+    for kind in KEPT:
+        model, optimizer = keeping(kind)
         train(model, optimizer, range(2, 4), 0)
-        checkpoints()[0].save(state_of(model, optimizer), checkpoint_id=f"{folder}/{masters}")
-        found = words_of_masters(model, optimizer)
+        checkpoints()[0].save(state_of(model, optimizer), checkpoint_id=f"{folder}/{kind}")
+        found = words_of(model, optimizer, kind)
         if rank == 0:
-            torch.save(found, f"{folder}/{masters}.pt")
+            torch.save(found, f"{folder}/{kind}.pt")
 
 
-def loads_masters(rank, folder):
+def loads_words(rank, folder):
     """Which are those that were saved, though the parameters are written in place, too."""
     checkpoint, states = checkpoints()
-    for masters in MASTERS:
-        model, optimizer = with_masters(masters)
+    for kind in KEPT:
+        model, optimizer = keeping(kind)
         saved = state_of(model, optimizer)
-        checkpoint.load(saved, checkpoint_id=f"{folder}/{masters}")
+        checkpoint.load(saved, checkpoint_id=f"{folder}/{kind}")
         model.load_state_dict(saved["model"])
         states.set_optimizer_state_dict(model, optimizer, saved["optim"])
-        found = words_of_masters(model, optimizer)
-        assert all(map(torch.equal, found, torch.load(f"{folder}/{masters}.pt"))), masters
+        found = words_of(model, optimizer, kind)
+        assert all(map(torch.equal, found, torch.load(f"{folder}/{kind}.pt"))), kind
 
 
 def checkpoints():
@@ -297,10 +314,10 @@ def checkpoints():
 
 
 ON_TWO = (every_class_is_pytorchs, norms_are_those_of_all_ranks, a_norm_of_whole_and_sharded_gradients,
-          gradients_of_other_placements, masters_follow,
-          norms_of_shards_are_refused, matrices_are_whole_on_their_ranks, states_of_a_whole_model_are_refused,
-          saves, saves_masters)
-ON_THREE = (norms_are_those_of_all_ranks, tensor_parallel_is_pytorchs, masters_follow, loads, loads_masters)
+          gradients_of_other_placements, masters_follow, norms_of_shards_are_refused,
+          matrices_are_whole_on_their_ranks, codes_are_those_of_one_process, states_of_a_whole_model_are_refused,
+          saves, saves_words)
+ON_THREE = (norms_are_those_of_all_ranks, masters_follow, loads, loads_words)
 
 
 def rank_of(rank, ranks, folder, parts):
@@ -323,15 +340,9 @@ def test_two_and_three_processes(tmp_path):
 def test_a_shard_of_the_only_rank_is_whole(tmp_path):
     """Norms are of all of it: the bits of a plain parameter."""
     with process_group(tmp_path, 0, 1):
-        from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+        from torch.distributed.tensor import Shard
 
-        mesh = init_device_mesh("cpu", (1,))
-        values, grads = (drawn((3, 4), torch.Generator().manual_seed(seed)) for seed in (0, 1))
-        params = [torch.nn.Parameter(x) for x in (distribute_tensor(values, mesh, [Shard(0)]), values.clone())]
-        for p, grad in zip(params, (distribute_tensor(grads, mesh, [Shard(0)]), grads), strict=True):
-            p.grad = grad
-            optimizer = class_of("LARS")([p], lr=LR)
-            optimizer.step()
-            state = optimizer.state[p]["momentum_buffer"]
-            assert (type(state), state.shape, state.stride()) == (type(p.data), p.shape, p.stride())
+        params, (state, _) = both((3, 4), Shard(0), "LARS")
+        x, p = state["momentum_buffer"], params[0]
+        assert (type(x), x.shape, x.stride()) == (type(p.data), p.shape, p.stride())
         assert torch.equal(*whole(params))
