@@ -84,7 +84,7 @@ def converted(held: Any, param: Tensor, slot: str, formula: Formula) -> Any:
     codes = codes_of(next(x for x in formula.row.slots if x.name == slot))
     if is_coded(held, param):
         found = mine.to(torch.uint8).flatten()
-        if not torch.equal(found.to(mine.dtype), mine.flatten()):
+        if mine.dtype != torch.uint8 and not torch.equal(found.to(mine.dtype), mine.flatten()):
             return held
         if formula.coded:
             found = _as_codes(param, found)
@@ -93,5 +93,5 @@ def converted(held: Any, param: Tensor, slot: str, formula: Formula) -> Any:
         return like(param, floats.reshape(part.shape).to(part.device))
     if not (formula.coded and mine.is_floating_point() and mine.shape == part.shape):
         return held
-    floats = mine.to("cpu", torch.float32).contiguous()
+    floats = torch.empty(mine.shape, dtype=torch.float32).copy_(mine)
     return _as_codes(param, torch.from_numpy(codes.coded(floats.numpy())).to(mine.device))
