@@ -4,7 +4,7 @@ from typing import Any
 
 INSTEAD = {
     "ASGD": "torch.optim.ASGD, or SGD with the averages of torch.optim.swa_utils.AveragedModel",
-    "Adafactor": "torch.optim.Adafactor, or AdamW with masters='remainder' for less memory",
+    "Adafactor": "torch.optim.Adafactor, or AdamW with states='8bit' for less memory",
     "LBFGS": "torch.optim.LBFGS: its step evaluates the loss several times, so it cannot be one launch",
     "Rprop": "torch.optim.Rprop",
     "SparseAdam": "torch.optim.SparseAdam for sparse gradients, and Adam of refopt.torch for dense ones",

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from refopt.checks.dtypes import GROUP, coded_bytes
 from refopt.cpu.codes import codes_of
-from refopt.torch.arrays import has_memory
+from refopt.torch.arrays import FLOATS, has_memory
 from refopt.torch.formulas import Formula
 from refopt.torch.sharded import is_cut, is_dtensor, like, local, spread_of
 
@@ -78,20 +78,20 @@ def converted(held: Any, param: Tensor, slot: str, formula: Formula) -> Any:
 
     Floats are rounded to the nearest code. The host converts: NumPy, element by element.
     """
-    if not isinstance(held, Tensor) or spread_of(held) != spread_of(param) or slot in formula.row.scalars:
+    if not isinstance(held, Tensor) or not has_memory(param) or spread_of(held) != spread_of(param):
         return held
     mine, part = local(held).detach(), local(param)
     codes = codes_of(next(x for x in formula.row.slots if x.name == slot))
     if is_coded(held, param):
         found = mine.to(torch.uint8).flatten()
-        if not torch.equal(found.to(mine.dtype), mine.flatten()):
+        if mine.dtype != torch.uint8 and not torch.equal(found.to(mine.dtype), mine.flatten()):
             return held
         if formula.coded:
             found = _as_codes(param, found)
             return held if (held.dtype, held.shape) == (found.dtype, found.shape) else found
         floats = torch.from_numpy(codes.decode(found.cpu().numpy(), part.numel()))
         return like(param, floats.reshape(part.shape).to(part.device))
-    if not (formula.coded and mine.is_floating_point() and mine.shape == part.shape):
+    if not formula.coded or mine.shape != part.shape or mine.dtype not in FLOATS - {torch.float64}:
         return held
-    floats = mine.to("cpu", torch.float32).contiguous()
+    floats = torch.empty(mine.shape, dtype=torch.float32).copy_(mine)
     return _as_codes(param, torch.from_numpy(codes.coded(floats.numpy())).to(mine.device))

@@ -97,10 +97,13 @@ class Grouped(Optimizer):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Like PyTorch's, except that states are copies, and stay wider than their parameters if they are.
 
+        With ``states="8bit"``, floats are rounded to the nearest codes; without it, codes become fp32. PyTorch's
+        classes cast codes to the parameter's dtype, which loses none: they load as codes.
+
         Raises:
-            TypeError, ValueError: the states have a different kind of masters than the optimizer, lack an entry, or are
-                wider than any that kernels take, or an option of a group is invalid or out of range. The optimizer is
-                unchanged then.
+            TypeError, ValueError: the states have a different kind of masters than the optimizer, lack an entry, are
+                wider than any that kernels take, or neither floats nor of as many bytes as in 8 bits, or an option of a
+                group is invalid or out of range. The optimizer is unchanged then.
         """
         held: list[tuple[Mapping[str, Any], Mapping[Any, Formula]]] = []
         # PyTorch's classes lack some options, and its distributed checkpoints have none of a group without parameters.

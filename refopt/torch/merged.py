@@ -33,8 +33,8 @@ class Merged(Grouped):
             also have an option of this name.
         states: ``"8bit"`` for states in 8 bits, in elementwise routines, by `refopt.cpu.codes`: 1.125 bytes for each
             element, in the state a flat tensor of uint8; floats that are loaded are rounded to it, and it is loaded as
-            floats where this is ``None``. Parameters are contiguous, and not fp64. Groups may have an option of this
-            name.
+            floats where this is ``None``. Parameters are contiguous, and not fp64; shards are whole groups of 32
+            elements, and their states have axes. Groups may have an option of this name.
         compare_masters: whether each step compares all fp32 masters with the stored parameters, and updates those that
             do not round to them. Otherwise masters follow the writes to a parameter that PyTorch counts; it does not
             count those through ``param.data``.

@@ -131,7 +131,7 @@ def restore(state: dict[str, Any], param: Tensor, saved: Mapping[str, Any], form
         saved: the saved state.
         formula: the steps that go on from it; states beside a master are at least fp32.
     """
-    slots = {key: slot for slot, key in formula.states.items()}
+    slots = {key: slot for slot, key in formula.states.items() if slot not in formula.row.scalars}
     for key, value in saved.items():
         if isinstance(value, Tensor):
             dtype = value.dtype

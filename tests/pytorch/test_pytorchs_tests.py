@@ -123,7 +123,7 @@ def test_hooks(name):
     assert len(seen) == 4 and "more" not in optimizer.state_dict()
 
 
-MIXED = {"max_norm": 0.25, "masters": "fp32", "dtype": torch.bfloat16}
+MIXED = {"max_norm": 0.25, "masters": "fp32", "states": "8bit", "dtype": torch.bfloat16}
 PICKLED = [*((name, {}) for name in EVERY), ("AdamW", MIXED)]
 
 

@@ -360,7 +360,7 @@ def test_what_a_plan_refuses_is_said_in_pytorchs_words(of_plan, said, monkeypatc
 @pytest.mark.parametrize(("name", "options", "text"), [
     ("RMSprop", {"alpha": 1.0}, r"\['alpha'\]: expected a number of at least 0 and below 1, got 1.0"),
     ("Adadelta", {"rho": 1.0}, r"\['rho'\]: expected a number of at least 0 and below 1, got 1.0"),
-    ("AdamW", {"differentiable": True}, ": differentiable: expected False, since kernels are not part of"),
+    ("AdamW", {"differentiable": True}, "differentiable: expected False, since kernels are not part of"),
     ("SGD", {"dampening": -1.0}, r"\['dampening'\]: expected a finite number of at least 0, got -1.0"),
     ("SGD", {"rounding": "stochastic", "seed": 2**24}, "seed: expected an integer from 0 to 16777215, got 16777216"),
     ("Lion", {"betas": (0.5,)}, r"betas: expected two numbers, got \(0.5,\)")])
