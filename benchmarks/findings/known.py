@@ -11,8 +11,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from refopt.oracle import current_id
-
 FOLDER = Path(__file__).parent / "known"
 KINDS = {
     "defect": "Defects",
@@ -21,6 +19,8 @@ KINDS = {
     "formula": "Other formulas",
     "design": "By design",
 }
+# Ids of laws in older records.
+FORMER = {"R1": "L2", "R2": "L2", "R3": "L3", "R4": "L15", "R5": "L4", "R6": "L4", "R7": "L17", "R8": "L16", "R9": "L8"}
 
 
 class Known(NamedTuple):
@@ -76,7 +76,7 @@ def failures(check: Mapping[str, Any]) -> dict[str, Any]:
     """What does not hold, by the ids that laws have now; of two that are one by now, the first."""
     found: dict[str, Any] = {}
     for law, failure in check["failed"].items():
-        found.setdefault(current_id(law), failure)
+        found.setdefault(FORMER.get(law, law), failure)
     return found
 
 

@@ -19,7 +19,7 @@ from refopt.checks.dtypes import numpy_dtype
 from refopt.cli.output import DIFFERS, EQUAL, PAIRS, SEVERAL, Unusable, write
 from refopt.cli.progress import Progress
 from refopt.cli.report_file import Target
-from refopt.oracle import ARRAYS, DEADLINE, DTYPES, LAWS, SYMMETRIES, Report, check, current_id, identify
+from refopt.oracle import ARRAYS, DEADLINE, DTYPES, FEW_BITS, LAWS, SYMMETRIES, Report, check, identify
 
 SHORT = {"fp32": "float32", "fp64": "float64", "fp16": "float16", "bf16": "bfloat16"}
 WIDTH = 80
@@ -47,12 +47,13 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     add("--arrays", choices=ARRAYS, metavar="A", help=f"arrays for a function: {', '.join(ARRAYS)}")
     add("--dtype", **SEVERAL, choices=dtypes, metavar="D", help=f"{', '.join(SHORT)}; default all")
     text = f"ids; default all but {', '.join(by_request)}; with --as {NONE}, those that need no formula"
-    add("--law", **SEVERAL, type=current_id, choices=[*LAWS], metavar="L", help=text)
+    add("--law", **SEVERAL, choices=[*LAWS], metavar="L", help=text)
     text = f"symmetries that the optimizer claims: {', '.join(SYMMETRIES)}"
     add("--symmetry", **SEVERAL, choices=SYMMETRIES, default=[], metavar="S", help=text)
+    add("--states", choices=[FEW_BITS], metavar="S", help=f"{FEW_BITS}: states are in few bits")
     add("--tolerance", type=float, metavar="T", help="relative tolerance between runs; default measured")
     text = "laws of which more than a fifth of the cases may be skipped"
-    add("--allow-skips", **SEVERAL, type=current_id, choices=[*LAWS], default=[], metavar="L", help=text)
+    add("--allow-skips", **SEVERAL, choices=[*LAWS], default=[], metavar="L", help=text)
     add("--list-laws", action="store_true", help="only list the laws")
     add("--identify", action="store_true", help="only say which routine and choices it is, if any")
     add("--examples", type=int, metavar="N", help="random cases of the step; default 5")
@@ -134,10 +135,9 @@ def _named(args: argparse.Namespace, parser: argparse.ArgumentParser) -> dict[st
     """The arguments of `check` that were given."""
     if args.secret is None and args.routine != NONE:
         args.secret = int.from_bytes(os.urandom(6))  # so that the command that reproduces a failure includes it
-    named: dict[str, Any] = {"seed": args.seed, "exact": args.exact}
-    named["set"] = pairs("--set", args.fixed, parser)
+    named: dict[str, Any] = {"seed": args.seed, "exact": args.exact, "set": pairs("--set", args.fixed, parser)}
     optional = {
-        "dtypes": args.dtype and full(args.dtype), "laws": args.law,
+        "dtypes": args.dtype and full(args.dtype), "laws": args.law, "states": args.states,
         "examples": args.examples, "secret": args.secret, "device": args.device, "deadline": args.deadline,
         "expected_failures": args.expected_failures, "process": False if args.in_place else None,
         "skips": args.skips, "arrays": args.arrays, "names": pairs("--names", args.names, parser) or None,
@@ -246,8 +246,8 @@ def _command(args: argparse.Namespace, dtypes: Sequence[str], law: str) -> str:
     options = {
         "--with": args.options, "--set": args.fixed, "--names": args.names, "--seed": args.seed or None,
         "--examples": args.examples, "--secret": secret, "--arrays": args.arrays, "--device": args.device,
-        "--tolerance": args.tolerance, "--deadline": args.deadline, "--symmetry": args.symmetry,
-        "--allow-skips": args.allow_skips,
+        "--tolerance": args.tolerance, "--states": args.states, "--deadline": args.deadline,
+        "--symmetry": args.symmetry, "--allow-skips": args.allow_skips,
     }
     for name, value in options.items():
         if value not in (None, []):

@@ -13,10 +13,9 @@ True
 and returns a `Report`. `expect` gives the expected result of one step, with a bound for each element. `compare`
 compares two implementations. `identify` says which routine an optimizer is;
 `vectors` makes test vectors for other languages; `parametrize` turns the laws into tests of pytest. `LAWS` has the laws
-by id, and `current_id` translates former ids; `DTYPES`, `ARRAYS` and `SYMMETRIES` are the values that `check` accepts,
-`DEADLINE` the seconds that a call of the step may take. `refopt.oracle.exact` has the laws of equal bits,
-`refopt.oracle.exact.cases` their cases, `refopt.oracle.ulp` distances in units in the last place. Importing this needs
-only NumPy.
+by id; `DTYPES`, `ARRAYS`, `SYMMETRIES` and `FEW_BITS` are values that `check` accepts, `DEADLINE` the seconds that a
+call of the step may take. `refopt.oracle.exact` has the laws of equal bits, `refopt.oracle.exact.cases` their cases,
+`refopt.oracle.ulp` distances in units in the last place. Importing this needs only NumPy.
 """
 
 from typing import Any
@@ -25,14 +24,14 @@ from refopt.oracle.bound.expected import Expected, expect
 from refopt.oracle.checking import DEADLINE, DTYPES, check
 from refopt.oracle.comparison import PARTS, compare
 from refopt.oracle.identity import Identity, identify
-from refopt.oracle.laws import LAWS, SYMMETRIES, current_id
+from refopt.oracle.laws import FEW_BITS, LAWS, SYMMETRIES
 from refopt.oracle.portable import Vectors, vectors
 from refopt.oracle.report import Report
 from refopt.oracle.subjects.arrays import NAMES as ARRAYS
 
 __all__ = [
-    "ARRAYS", "DEADLINE", "DTYPES", "LAWS", "PARTS", "SYMMETRIES", "Expected", "Identity", "Report",
-    "Vectors", "check", "compare", "current_id", "expect", "identify", "parametrize", "vectors",
+    "ARRAYS", "DEADLINE", "DTYPES", "FEW_BITS", "LAWS", "PARTS", "SYMMETRIES", "Expected", "Identity", "Report",
+    "Vectors", "check", "compare", "expect", "identify", "parametrize", "vectors",
 ]
 
 

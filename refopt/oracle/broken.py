@@ -36,6 +36,14 @@ class Misconduct(Broken):
         return re.sub(r"0x[\da-f]+|\d[\d, ]*", "#", str(self))
 
 
+class Caused(Broken):
+    """Wrong numbers whose cause a law knows."""
+
+    def __init__(self, cause: str, text: str) -> None:
+        super().__init__(f"{cause}: {text}")
+        self.kind = cause
+
+
 class Crashed(Misconduct):
     """A step has ended its process, or has not returned. The law's remaining cases are not tried."""
 

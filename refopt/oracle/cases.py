@@ -45,6 +45,8 @@ NEUTRAL = {
 }
 DECAYS = {"coeff", "weight_decay", "l2_decay", "lars_weight_decay"}  # of parameters, in any routine
 COUNTED = {*BASES, "rho", STEP_NUMBER.name}  # scalars that follow from the step count and the numbers
+CODED = "float32", "float16", "bfloat16"  # dtypes of parameters whose states may be in few bits
+LR = 2.0**-10  # of optimizers whose states are coded, beside which epsilon must be as small as usual
 KEPT = 2**13  # the most elements of a case that is cached for other laws and checks
 PATTERNS = 37  # tensors of a long list repeat with this period, which divides no limit of a launch
 
@@ -100,7 +102,14 @@ def number(hyper: Hyper) -> float:
     return int(hyper.default or hyper.other) if hyper.whole else longer(hyper.other)
 
 
-def numbers_of(row: Routine, takes: Callable[[str], bool] = lambda name: True) -> dict[str, Any]:
+def usual(hyper: Hyper) -> float:
+    """The value that users give a number of a routine: its default, or one close to it."""
+    return LR if hyper.name == "lr" else number(hyper) if hyper.default is None else hyper.default
+
+
+def numbers_of(
+    row: Routine, takes: Callable[[str], bool] = lambda name: True, number: Callable[[Hyper], Any] = number
+) -> dict[str, Any]:
     """The numbers of a step that takes some of a routine's; the others have no effect, or their default."""
     numbers = {hyper.name: NEUTRAL.get(hyper.name, hyper.default) for hyper in row.hypers}
     told = [hyper for hyper in row.hypers if hyper.name not in ("rescale_grad", "seed") and takes(hyper.name)]

@@ -16,7 +16,7 @@ from refopt.oracle.diagnosis import ENOUGH, Cause
 from refopt.oracle.diagnosis.growth import require_schedule
 from refopt.oracle.exceptions import covers, reason, reasons
 from refopt.oracle.item import FAILED, SKIPPED, Item
-from refopt.oracle.laws import LAWS, SYMMETRIES, Law, current_id
+from refopt.oracle.laws import FEW_BITS, LAWS, SYMMETRIES, Law
 from refopt.oracle.notes import of_items, of_trial
 from refopt.oracle.report import Report
 from refopt.oracle.settings import settings_of
@@ -38,7 +38,7 @@ def check(
     arrays: str | None = None, names: Mapping[str, str] | None = None,
     progress: Callable[[int, int, str], object] | None = None, diagnose: bool = True,
     process: bool | None = None, deadline: float = DEADLINE, secret: int | None = None,
-    symmetries: Iterable[str] = (), states: Mapping[str, Any] | None = None, tolerance: float | None = None,
+    symmetries: Iterable[str] = (), states: Mapping[str, Any] | str | None = None, tolerance: float | None = None,
     allow_skips: Iterable[str] = (), **options: Any,
 ) -> Report:
     """Check an optimizer's step against the laws, and report what is wrong.
@@ -83,7 +83,8 @@ def check(
             step calls its arguments, if it differs from refopt.
         symmetries: those that the optimizer declares, from "sign", "elements" and "zero".
         states: without a routine, a function's states before the first step, by name: a number, a dtype, or a function
-            of a parameter; by default zeros of the parameter's dtype.
+            of a parameter; by default zeros of the parameter's dtype. With a routine, this declares that states are in
+            few bits, as does "8bit" for an optimizer of PyTorch.
         tolerance: by how much the results of runs may differ where sums may be taken in another order, relative to a
             tensor's largest change; by default it is measured.
         allow_skips: laws of which more than a fifth of the cases may be skipped. Cases that a step has no argument
@@ -110,13 +111,13 @@ def check(
     diagnose = flag("check: diagnose", diagnose)
     process, deadline = where_steps_run(process, deadline)
     row = None if routine is None else ROUTINES[chosen("check: routine", routine, ROUTINES)]
-    only = {"examples": examples, "names": names, "secret": secret} if row is None else {"states": states}
-    for what, value in only.items():
+    for what, value in {"examples": examples, "names": names, "secret": secret}.items() if row is None else ():
         if value is not None:
-            with_or_without = "without" if row is None else "with"
-            raise TypeError(f"check: {what}: expected none {with_or_without} a routine, got {shown(value)}")
+            raise TypeError(f"check: {what}: expected none without a routine, got {shown(value)}")
     declared = list_of_names("check: symmetries", symmetries)
     declared = tuple(chosen(f"check: symmetries[{i}]", x, SYMMETRIES) for i, x in enumerate(declared))
+    if row is not None and states:
+        declared += (chosen("check: states", states, (FEW_BITS,)) if isinstance(states, str) else FEW_BITS,)
     if tolerance is not None:
         tolerance = number("check: tolerance", tolerance, 0, finite=True)
     exact = flag("check: exact", exact)
@@ -128,11 +129,11 @@ def check(
         whole("check: examples", 5 if examples is None else examples, least=0), whole("check: seed", seed, least=0),
         int.from_bytes(os.urandom(6)) if secret is None else whole("check: secret", secret, least=0),
         _allowed(reasons("expected_failures", expected_failures, there), wanted), reasons("skips", skips, there),
-        [chosen("check: allow_skips", current_id(x), there) for x in list_of_names("check: allow_skips", allow_skips)],
+        [chosen("check: allow_skips", x, there) for x in list_of_names("check: allow_skips", allow_skips)],
         exact, tolerance, progress, diagnose,
     )
     named: dict[str, Any] = dict(arrays=arrays, device=device, options=options)
-    named |= {"numbers": set, "states": states} if row is None else {"names": names}
+    named |= {"states": states} | ({"numbers": set} if row is None else {"names": names})
     from refopt.oracle.process import in_process  # it imports much of the standard library
 
     with contextlib.ExitStack() as stack, np.errstate(all="ignore"):
@@ -181,7 +182,8 @@ def _held(row: Routine | None, tested: Any, of: _Asked, remarks: Sequence[str], 
             items += [Item(law.id, kind, law.name, SKIPPED, why, lacks=True) for law in of.wanted]
             continue
         exact = of.exact and row is None
-        trial = Trial(row, tested, kind, of.seed, fixed, tried, of.secret, of.tolerance, exact)
+        coded = FEW_BITS in of.declared
+        trial = Trial(row, tested, kind, of.seed, fixed, tried, of.secret, of.tolerance, exact, coded)
         of_kind = _of_dtype(trial, of, tried)
         causes += of_kind.explained([cause.text for cause in causes if cause.share >= ENOUGH], of.diagnose)
         items += of_kind.items
@@ -209,7 +211,7 @@ def _of_dtype(trial: Any, of: _Asked, dtypes: Sequence[str]) -> Tried:
     """Try every case of every law in a dtype."""
     tried = Tried(trial)
     kind = trial.dtype
-    if any(law.runs for law in of.wanted):
+    if trial.coded or any(law.runs for law in of.wanted):
         trial.settle()
     for k, law in enumerate(of.wanted):
         if (because := reason(of.left_out, law.id, kind)) is not None:
@@ -263,7 +265,7 @@ def _laws(laws: Any, exact: bool, declared: Sequence[str], there: Mapping[str, L
     """The requested laws, by default all that apply to the declared symmetries."""
     usual = [law.id for law in there.values() if law.declared in ("", *declared) and (not law.asked or exact)]
     asked = usual if laws is None else list_of_names("check: laws", laws)
-    ids = [chosen(f"check: laws[{i}]", current_id(x), there) for i, x in enumerate(asked)]
+    ids = [chosen(f"check: laws[{i}]", x, there) for i, x in enumerate(asked)]
     return [law for law in there.values() if law.id in ids]
 
 
@@ -273,5 +275,6 @@ def _command(trial: Trial, dtypes: Sequence[str], law: Law, of: _Asked) -> str:
     named = f", set={of.settings}" if of.settings else ""
     named += (f", examples={of.examples}" if of.examples != 5 else "") + (f", seed={of.seed}" if of.seed else "")
     named += f", secret={of.secret}" if law.secret and routine else ""  # only cases have secret data
-    named += f", symmetries={[*of.declared]}" if law.declared else ""
+    states = "states" if getattr(trial.subject, "is_function", False) else repr(FEW_BITS)
+    named += f", states={states}" if trial.coded else f", symmetries={[*of.declared]}" if law.declared else ""
     return f"oracle.check({routine!r}, {trial.subject.name}, dtypes={[*dtypes]!r}, laws=[{law.id!r}]{named})"

@@ -9,7 +9,7 @@ from typing import Any
 
 from refopt.checks.arguments import kind_of
 from refopt.checks.dtypes import SIZES
-from refopt.oracle.laws import LAWS, current_id
+from refopt.oracle.laws import LAWS
 
 EXPECTED = "the id of a law, or of one in a dtype, such as L7 or L7-float32"
 
@@ -32,19 +32,12 @@ def reasons(name: str, given: Any, known: Collection[str] = LAWS) -> dict[str, s
     if not isinstance(given, Mapping):
         expected = "expected reasons by the id of a law, or the path of a file"
         raise TypeError(f"check: {name}: {expected}, got {kind_of(given)}")
-    merged: dict[str, str] = {}
     for entry, reason in given.items():
-        if not _is_entry(current_id(entry), known):
+        if not _is_entry(entry, known):
             raise ValueError(f"check: {name}: expected {EXPECTED}, got {entry!r}")
         if not isinstance(reason, str):
             raise TypeError(f"check: {name}[{entry!r}]: expected a reason, got {kind_of(reason)}")
-        _add(merged, current_id(entry), reason)
-    return merged
-
-
-def _add(merged: dict[str, str], entry: str, reason: str) -> None:
-    """Laws merged from two former ones get both reasons."""
-    merged[entry] = f"{merged[entry]}; {reason}" if merged.get(entry, reason) != reason else reason
+    return dict(given)
 
 
 def reason(excepted: Mapping[str, str], law: str, dtype: str) -> str | None:
@@ -74,14 +67,12 @@ def _of_file(name: str, path: Any, known: Collection[str]) -> dict[str, str]:
         reason = getattr(error, "strerror", None) or str(error)
         raise ValueError(f"check: {name}: expected a readable file, got {path}: {reason}") from error
     by_entry: dict[str, str] = {}
-    seen: set[str] = set()
     for number, line in enumerate(lines, 1):
         entry, _, reason = (part.strip() for part in line.partition("#"))
         if not entry:
             continue
-        if not _is_entry(current_id(entry), known) or not reason or entry in seen:
+        if not _is_entry(entry, known) or not reason or entry in by_entry:
             expected = f"{EXPECTED}, each once, and why, such as 'L7 # flushes to zero'"
             raise ValueError(f"check: {name}: {path}, line {number}: expected {expected}, got {line!r}")
-        seen.add(entry)
-        _add(by_entry, current_id(entry), reason)
+        by_entry[entry] = reason
     return by_entry

@@ -17,6 +17,8 @@ def of_trial(trial: Any) -> Iterator[str]:
             within = f"within {trial.tolerance('params'):.2g} of the largest change, not bit for bit"
             yield f"{trial.dtype}: {within}; ULPs at most: {by_law}"
         return
+    if trial.groups > 1:
+        yield f"{trial.dtype}: states in groups: a large gradient affects up to {trial.groups} elements"
     if trial.rounded:
         named = ", ".join(f"{name}={x:g}" for name, x in trial.rounded.items())
         kept = f"not numbers of {np.dtype(trial.real).name}; code that keeps them in double is allowed for"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from refopt.catalog import Routine
+from refopt.catalog import Hyper, Routine
 from refopt.checks.arguments import kind_of
 from refopt.checks.dtypes import arithmetic, numpy_dtype
 from refopt.oracle import cases
@@ -22,7 +22,7 @@ from refopt.oracle.formula import CACHED, Formula
 from refopt.oracle.memory import Placed, dense, soiled
 from refopt.oracle.observing import Seen, observe
 from refopt.oracle.requiring import require_alike, require_rounded
-from refopt.oracle.running import Data, by_slot, measured, why_not
+from refopt.oracle.running import MOST, Data, by_slot, measured, why_not
 from refopt.oracle.subject import Ended, Lacks, Run, Wrong
 from refopt.oracle.ulp import distance
 
@@ -30,6 +30,8 @@ FLUSHES = "flush_to_zero"  # a property that a step may declare
 STEPS = 3
 LARGEST = 5000  # the most elements of a matrix that replaces a vector
 LARGE, EMPTY = (130, 136), (0, 3)  # replace larger matrices, and empty ones: rows / columns must be a number
+WITH_GROUPS = 64, 128  # a tensor that is large enough to have its states in few bits
+ZEROS = "cannot be given states in few bits: it starts from its own"
 NO_ERROR, LONGEST = "expected no error", 300  # the most characters of an error that a step raises
 
 
@@ -48,11 +50,13 @@ class Trial:
         secret: the seed of data that no step can foresee.
         given: the declared tolerance of runs, relative to a tensor's largest change; ``None`` to measure it.
         exact: whether results of runs must agree bit for bit wherever they are compared.
+        coded: whether states are in few bits, so that cases cannot set them.
         axes: how many axes tensors have at least.
         compared: how many elements were compared.
         off: by law, the largest distance in ULPs of results that are within the tolerance but differ in their bits.
         largest: by slot, the largest error over its bound so far, among arrays in the arithmetic type.
         unbounded: how many elements have no bound.
+        groups: how many elements a large gradient of one affects.
         silent: written slots that the subject does not return.
         paths: functions of a library that have run.
     """
@@ -60,15 +64,17 @@ class Trial:
     def __init__(
         self, row: Routine | None, subject: Any, dtype: str, seed: int, fixed: Mapping[str, Any] | None = None,
         dtypes: Collection[str] = (), secret: int = 0, tolerance: float | None = None, exact: bool = False,
+        coded: bool = False,
     ) -> None:
         self.row: Any = row
         self.subject, self.dtype, self.seed, self.exact, self.given = subject, dtype, seed, exact, tolerance
         self.fixed, self.dtypes, self.secret = dict(fixed or {}), tuple(dtypes), secret
+        self.coded = coded
         self.why_not = why_not(subject)
         self.recompiled = bool(getattr(subject, "recompiled", False))
         self.stored, self.real = numpy_dtype(dtype), arithmetic(dtype)
         self.eps = 2.0 ** -{"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7}[dtype]
-        self.compared = self.unbounded = 0
+        self.compared = self.unbounded = self.groups = 0
         self.largest: dict[str, float] = {}
         self.off: dict[str, int] = {}
         self.silent: set[str] = set()
@@ -91,9 +97,9 @@ class Trial:
             if not self.subject.takes(name):
                 raise Skipped(f"takes no {name}", lacks=True)
 
-    def numbers(self) -> dict[str, Any]:
+    def numbers(self, number: Callable[[Hyper], Any] = cases.number) -> dict[str, Any]:
         """The numbers of a step; those that the subject does not take have no effect, or the routine's default."""
-        numbers = cases.numbers_of(self.row, self.subject.takes)
+        numbers = cases.numbers_of(self.row, self.subject.takes, number)
         return numbers | {name: x for name, x in self.fixed.items() if name in numbers}
 
     def choices(self) -> dict[str, Any]:
@@ -123,6 +129,8 @@ class Trial:
         optional: Sequence[str] = (), seed: int = 0, choices: Mapping[str, Any] | None = None, **numbers: Any,
     ) -> Case:
         """A case of tensors of some shapes or sizes at step ``count``; skipped if the subject does not take it."""
+        if self.coded and count > 1:
+            raise Skipped(ZEROS, lacks=True)
         flat = [x for x in shapes if self.row.matrix_arguments and not isinstance(x, int) and len(x) != 2]
         shapes = [self.shape(math.prod(x) if x in flat else x) for x in shapes]
         types = dtypes or self.kinds(self.dtype)
@@ -180,6 +188,8 @@ class Trial:
 
     def run_in_place(self, case: Case) -> Outcome:
         """Let it take a case, whose arrays it may write."""
+        if self.coded and (case.count > 1 or len(case.steps) > 1):
+            raise Skipped(ZEROS, lacks=True)
         shapes = {name: [None if x is None else (x.shape, x.dtype) for x in xs] for name, xs in case.lists().items()}
         got = self.tried(self.subject.run, case)
         kept = [slot.name for slot in self.row.slots if slot.written and not (slot.scalar and slot.optional)]
@@ -276,7 +286,8 @@ class Trial:
                 if same in right:
                     self.compared += actual.size
                     continue
-                broken = self._compare(name, i, expected, actual, measured)
+                room = largest(wide(expected.value) - wide(of.params[i])) * (self.given or 0) if self.coded else 0.0
+                broken = self._compare(name, i, expected, actual, measured, room)
                 if broken and (worst is None or (broken.ratio or 0) > (worst.ratio or 0)):
                     worst = broken
                 if same and not broken:
@@ -289,8 +300,12 @@ class Trial:
             require_rounded(of, got, i)
         return got
 
-    def _compare(self, name: str, i: int, expected: Expected, got: np.ndarray, measured: bool) -> Broken | None:
+    def _compare(
+        self, name: str, i: int, expected: Expected, got: np.ndarray, measured: bool, room: float
+    ) -> Broken | None:
         ratios = np.ravel(memory(expected.ratio(got))) if got.size else np.zeros(0)
+        if room:  # declared, such as that of codes that the step starts from
+            ratios = np.where(abs(memory(wide(got) - wide(expected.value))) <= room, np.minimum(ratios, 1), ratios)
         bounded = ~np.isnan(ratios)
         self.compared += int(bounded.sum())
         self.unbounded += int(ratios.size - bounded.sum())
@@ -323,7 +338,8 @@ class Trial:
         of_case = isinstance(of, Case)
         if of_case and self.recompiled:
             return
-        for name in [x for x in expected if x in got]:
+        apart = self.coded and of is not None  # then codes may be of other groups
+        for name in [x for x in expected if x in got and (x == "params" or not apart)]:
             for i, (x, y) in enumerate(zip(expected[name], got[name], strict=True), at):
                 if x is None or y is None:
                     continue
@@ -368,6 +384,8 @@ class Trial:
         """How much parameters or a state may differ in runs, relative to a tensor's largest change."""
         if self.given is not None:
             return self.given
+        if self.coded and self.law == "L4":  # groups may follow the order in memory
+            return MOST
         if self._tolerance is None:
             self._tolerance = measured(self)
         return self._tolerance.get(slot, 0.0)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from refopt.oracle import diagnosis, shrink
-from refopt.oracle.broken import Broken, Crashed, Skipped
+from refopt.oracle.broken import Broken, Caused, Crashed, Skipped
 from refopt.oracle.diagnosis import Cause, Failure
 from refopt.oracle.exact.cases import Case
 from refopt.oracle.item import FAILED, PASSED, SKIPPED, Item
@@ -23,6 +23,7 @@ class Tried:
     Attributes:
         items: every case.
         failures: cases, or data of runs, that broke a law, each with the index of its item.
+        causes: those that laws know.
         passed: cases in which a law held.
     """
 
@@ -30,6 +31,7 @@ class Tried:
         self.trial = trial
         self.items: list[Item] = []
         self.failures: list[tuple[int, Failure]] = []
+        self.causes: dict[tuple[str, str], Cause] = {}
         self.passed: list[Case] = []
 
     def law(self, law: Law, tries: Sequence[Try], command: str) -> None:
@@ -50,6 +52,9 @@ class Tried:
                     status=FAILED, text=str(broken), ratio=broken.ratio, kind=broken.kind, command=command)
                 if case is not None:
                     self.failures.append((len(self.items), Failure(law.id, one.label, case, broken, one.holds)))
+                if isinstance(broken, Caused):
+                    key = law.id, broken.kind
+                    self.causes.setdefault(key, Cause(str(broken), [key], dtype=self.trial.dtype))
                 over = f"the process had ended at {one.label}" if isinstance(broken, Crashed) else ""
             else:
                 if isinstance(case, Case) and diagnosis.is_small(case):
@@ -81,7 +86,7 @@ class Tried:
                 reasons = tuple((text, x.share) for x in of_key for text in (x.text, *x.others))
                 self.items[k] = self.items[k]._replace(pattern=pattern, reasons=reasons)
             shown.add(cause)
-        return causes
+        return [*self.causes.values(), *causes]
 
     def _worst(self, failures: Sequence[tuple[int, Failure]]) -> tuple[int, Failure]:
         """The smallest of some failures."""

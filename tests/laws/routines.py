@@ -3,7 +3,8 @@
 from inspect import isfunction
 
 from refopt.catalog import ROUTINES
-from refopt.oracle.exact.laws import reference
+from refopt.oracle.exact.examples import examples
+from refopt.oracle.exact.laws import LAWS, reference
 from refopt.oracle.exact.placed import kernels
 
 ALL = tuple(ROUTINES.values())
@@ -20,6 +21,16 @@ OF_EACH_FAMILY = (ROUTINES["sgd"], CARRYING[0], *LARS, *NOVOGRAD)
 def implementation(form, machine):
     """A function of a case: the reference, or the kernels of a form on a machine."""
     return reference if form == "reference" else kernels(form, machine)
+
+
+def check_run(routine, run):
+    """The laws of equal bits on the fixed cases of a routine; an error names the case."""
+    for name, case in examples(routine):
+        for law in LAWS:
+            try:
+                law(run, case)
+            except AssertionError as error:
+                raise AssertionError(f"case {name!r}: {error}") from error.__cause__
 
 
 def uses(routine, name):

@@ -8,7 +8,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from laws.marks import few, forms, is_shared, of, of_families, of_merged, pairs, routines
-from laws.routines import ALL, CARRYING, LARS, OF_EACH_FAMILY, WITH_NORMS, optional_states
+from laws.routines import ALL, CARRYING, LARS, OF_EACH_FAMILY, WITH_NORMS, check_run, optional_states
 from refopt import cpu, gpu
 from refopt.oracle.exact import laws
 from refopt.oracle.exact.build import make, step_of
@@ -48,7 +48,7 @@ def test_the_cases_for_other_implementations_hold_when_merged(machine, routine, 
     """Those of `refopt.oracle.exact`, by the function that takes lists."""
     run = runner(merged_step(routine, form, machine))
     # On the executor a case gives the same each time; laws that run it again need not.
-    laws.check_run(routine.name, cache(run) if machine.name == "executor" else run)
+    check_run(routine, cache(run) if machine.name == "executor" else run)
 
 
 @of_families(pairs((*OF_EACH_FAMILY[:2], *WITH_NORMS)))

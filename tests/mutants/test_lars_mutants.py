@@ -3,12 +3,13 @@
 from functools import cache
 
 import pytest
+from laws.routines import check_run
 
 from mutants.family import implementation
 from mutants.lars import MUTANTS
-from refopt import cpu, simt
+from refopt import simt
 from refopt.catalog import LARS_MOMENTUM
-from refopt.oracle.exact import check, lars, laws
+from refopt.oracle.exact import lars, laws
 from refopt.oracle.exact.cases import runner
 from refopt.oracle.exact.lars import STEP, make
 from refopt.oracle.exact.placed import PlacedCase, merged_step
@@ -18,8 +19,8 @@ pytestmark = pytest.mark.slow  # tests of tests
 
 
 def check_gated(run):
-    """The cases of `check`, and those of steps that are given a factor and a flag."""
-    laws.check_run("lars_momentum", run)
+    """The cases of `check_run`, and those of steps that are given a factor and a flag."""
+    check_run(LARS_MOMENTUM, run)
     for name, case in lars.gated():
         try:
             laws.same_bits_as_reference(run, case)
@@ -28,7 +29,6 @@ def check_gated(run):
 
 
 def test_the_right_implementations_pass():
-    check("lars_momentum", cpu.merged_lars_momentum)
     check_gated(implementation(LARS_MOMENTUM))
 
 
@@ -37,7 +37,7 @@ def test_the_right_implementations_pass():
 def test_the_kernels_pass(machine, form):
     run = runner(merged_step(LARS_MOMENTUM, form, machine))
     # On the executor a case gives the same each time; laws that run it again need not.
-    laws.check_run("lars_momentum", cache(run) if machine.name == "executor" else run)
+    check_run(LARS_MOMENTUM, cache(run) if machine.name == "executor" else run)
 
 
 @pytest.mark.parametrize("name", MUTANTS)

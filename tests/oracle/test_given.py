@@ -31,7 +31,7 @@ def wide(params, grads, *, lr):
 
 
 CHECKS = [
-    *((cpu.merged_momentum, "float32", law) for law in LAWS if law not in ("L11", "L12", "L13", "L24")),
+    *((cpu.merged_momentum, "float32", law) for law in [*LAWS][:28] if law not in ("L11", "L12", "L13", "L24")),
     *((plain, "float32", law.id) for law in LAWS.values() if law.runs),
     (plain, "float64", "L2"), (plain, "float64", "L3"),
     (cpu.merged_lars_momentum, "bfloat16", "L5"), (cpu.merged_lars_momentum, "float32", "L1"),

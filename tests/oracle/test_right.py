@@ -57,10 +57,10 @@ class Drawn:
             self.calls[self.law] += 1
             return tried(trial, *arguments)
 
-        def compared(trial, name, i, expected, got, measured):
+        def compared(trial, name, i, expected, got, *more):
             self.elements[self.law] += got.size
             self.errors[self.law].append(expected.error[(expected.error > 0) & np.isfinite(expected.error)])
-            return compare(trial, name, i, expected, got, measured)
+            return compare(trial, name, i, expected, got, *more)
 
         monkeypatch.setattr(Trial, "tried", counted)
         monkeypatch.setattr(Trial, "_compare", compared)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from refopt.oracle.broken import Caused
 from refopt.oracle.cases import DECAYS
 from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.exact.laws import reference
@@ -12,7 +13,7 @@ from refopt.oracle.laws.numbers import LISTS
 from refopt.oracle.laws.step import free
 from refopt.oracle.running import Data, state_dict_of
 from refopt.oracle.subject import Run
-from refopt.oracle.trial import Trial
+from refopt.oracle.trial import WITH_GROUPS, Trial
 
 SIZES = 300, 45, 7, 20
 OTHERS = 45, 7, 300, 33
@@ -94,9 +95,11 @@ def resume(trial: Trial) -> Iterator[Try]:
             if k == slowed:
                 trial.tried(run.slow)
             if k in stops:
-                saved, now = trial.tried(run.save), trial.outcome(run)["params"]
+                saved, kept = trial.tried(run.save), trial.outcome(run)
                 trial.run(Data([-x for x in data.params], [[x + x for x in of] for of in data.grads[:2]]))
-                run = trial.start(now, saved)
+                run = trial.start(kept["params"], saved)
+                if trial.coded:
+                    uncast(kept, trial.outcome(run))
             trial.step(run, of)
         return trial.outcome(run)
 
@@ -107,13 +110,21 @@ def resume(trial: Trial) -> Iterator[Try]:
 
         return holds
 
-    data = partial(trial.data, OF_RUNS, OF_A_RUN)
+    data = partial(trial.data, [*OF_RUNS, *[WITH_GROUPS] * trial.coded], OF_A_RUN)
     yield Try("saved and loaded after 3 of 6 steps", data, stopped(3))
     yield Try("saved and loaded after the learning rate was halved", data, stopped(3, slowed=2))
     yield Try("saved and loaded after the first", data, stopped(1))
     yield Try("saved and loaded before the first", data, stopped(0))
     yield Try("saved and loaded after each", data, stopped(*range(OF_A_RUN)))
     yield of_runs("three runs from what was saved", partial(independent, trial, OF_RUNS, 2))
+
+
+def uncast(saved: Outcome, loaded: Outcome) -> None:
+    """Codes and scales keep their dtypes."""
+    for name in [name for name in saved if name in loaded]:
+        for i, (x, y) in enumerate(zip(saved[name], loaded[name], strict=True)):
+            if x is not None and y is not None and x.dtype != y.dtype:
+                raise Caused("states are cast on load", f"{name}[{i}]: expected {x.dtype}, as saved, got {y.dtype}")
 
 
 def independent(

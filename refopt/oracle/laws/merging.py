@@ -12,7 +12,7 @@ from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.laws.law import Law, Try, of_either, taken
 from refopt.oracle.laws.numbers import varied
 from refopt.oracle.running import Data, part
-from refopt.oracle.trial import Trial
+from refopt.oracle.trial import WITH_GROUPS, Trial
 
 SIZES = 45, 7, 300, 1, 64
 LARGE = 70_000, 7, 131_073, 45
@@ -44,7 +44,8 @@ def merging(trial: Trial) -> Iterator[Try]:
         trial.same(part(trial.hold(of), indices), trial.came(mine), what, mine)
 
     def two_dtypes(of: Data) -> None:
-        other = np.dtype(np.float32 if trial.dtype == "float64" else np.float64)
+        wide = "float16" if trial.coded else "float64"  # in which there may be no such states
+        other = np.dtype("float32" if trial.dtype == wide else wide)
 
         def every_other(xs: Sequence[np.ndarray]) -> list[np.ndarray]:
             return [x.astype(other) if i % 2 else x for i, x in enumerate(xs)]
@@ -78,9 +79,10 @@ def merging(trial: Trial) -> Iterator[Try]:
             what = f"the result without {value} in the gradient of params[1]"
             trial.same(part(trial.run(of), others), part(trial.run(spoiled), others), what, of.only(others))
 
-    yield from of_either(trial, "together and one by one", SIZES, partial(alone, trial))
-    yield from of_either(trial, "backwards", SIZES, partial(reordered, lambda x: x[::-1]))
-    yield from of_either(trial, "rotated", SIZES, partial(reordered, lambda x: [*x[1:], *x[:1]]))
+    usual = [*SIZES, *[WITH_GROUPS] * trial.coded]
+    yield from of_either(trial, "together and one by one", usual, partial(alone, trial))
+    yield from of_either(trial, "backwards", usual, partial(reordered, lambda x: x[::-1]))
+    yield from of_either(trial, "rotated", usual, partial(reordered, lambda x: [*x[1:], *x[:1]]))
     if trial.row is not None and trial.row.scalars and not trial.recompiled:
         together = partial(alone, trial, together=trial.run)
         yield Try("tensors at steps of their own", partial(at_steps_of_their_own, trial), together)

@@ -25,31 +25,34 @@ def sign(trial: Trial) -> Iterator[Try]:
     yield Try("five steps of negated data", partial(trial.data, SIZES, 5), negated)
 
 
+def permuted(trial: Trial, data: Data, order: np.ndarray | None = None) -> None:
+    """Permuting the elements, by default at random, permutes the results."""
+    order = np.random.default_rng(trial.seed).permutation(data.params[0].size) if order is None else order
+
+    def moved(x: np.ndarray) -> np.ndarray:
+        return x.reshape(-1)[order].reshape(x.shape)
+
+    mine = data.each(moved)
+    plain = {"params": [moved(x) for x in trial.run(data)["params"]]}
+    trial.same(plain, trial.run(mine), "the result in the other order", mine)
+
+
+def cut(trial: Trial, pieces: Sequence[int], data: Data) -> None:
+    """A tensor's results are those of its pieces as separate tensors."""
+    if trial.axes > 1:
+        raise Skipped(f"takes only tensors of {trial.axes} axes", lacks=True)
+    parts = [slice(int(a), int(b)) for a, b in pairwise([0, *np.cumsum(pieces), data.params[0].size])]
+    expected = [trial.run(data.each(itemgetter(one)))["params"][0] for one in parts]
+    trial.same({"params": [np.concatenate(expected)]}, trial.run(data), "the results of its pieces", data)
+
+
 def elements(trial: Trial) -> Iterator[Try]:
-    def permuted(data: Data) -> None:
-        """Permuting the elements permutes the results."""
-        order = np.random.default_rng(trial.seed).permutation(data.params[0].size)
-
-        def moved(x: np.ndarray) -> np.ndarray:
-            return x.reshape(-1)[order].reshape(x.shape)
-
-        mine = data.each(moved)
-        plain = {"params": [moved(x) for x in trial.run(data)["params"]]}
-        trial.same(plain, trial.run(mine), "the result in the other order", mine)
-
-    def cut(pieces: Sequence[int], data: Data) -> None:
-        """A tensor's results are those of its pieces as separate tensors."""
-        if trial.axes > 1:
-            raise Skipped(f"takes only tensors of {trial.axes} axes", lacks=True)
-        parts = [slice(int(a), int(b)) for a, b in pairwise([0, *np.cumsum(pieces), data.params[0].size])]
-        expected = [trial.run(data.each(itemgetter(one)))["params"][0] for one in parts]
-        trial.same({"params": [np.concatenate(expected)]}, trial.run(data), "the results of its pieces", data)
-
     for shape in trial.shapes([7, 300, (15, 20), 4099]):
-        yield Try(f"another order of {'x'.join(map(str, shape))} elements", partial(trial.data, [shape]), permuted)
+        label = f"another order of {'x'.join(map(str, shape))} elements"
+        yield Try(label, partial(trial.data, [shape]), partial(permuted, trial))
     for size in (*range(2, 34), 63, 64, 65, 300, 1025, 4099):
-        yield Try(f"{size} elements in pieces", partial(trial.data, [size]), partial(cut, [size // 3 + 1]))
-    yield Try("65,537 elements in pieces", partial(trial.data, [2**16 + 1]), partial(cut, [5, 300, 2**15 + 1]))
+        yield Try(f"{size} elements in pieces", partial(trial.data, [size]), partial(cut, trial, [size // 3 + 1]))
+    yield Try("65,537 elements in pieces", partial(trial.data, [2**16 + 1]), partial(cut, trial, [5, 300, 2**15 + 1]))
 
 
 def zero(trial: Trial) -> Iterator[Try]:

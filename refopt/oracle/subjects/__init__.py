@@ -27,7 +27,8 @@ def subject_of(
             ``make(params, **numbers)`` that returns one; a function of ``learning_rate`` and other numbers that returns
             an optax ``GradientTransformation``; without a routine also a transformation, and what makes an optimizer of
             Keras; or a step.
-        numbers, states: of a step without a routine.
+        numbers: of a step without a routine.
+        states: of a step; with a routine, they are in few bits, and of an optimizer "8bit".
         arrays: the arrays that a step gets, from "numpy", "torch", "jax" and "cupy"; by default "numpy".
         device: of PyTorch's tensors; "cpu" by default.
         names: what an optimizer calls its states and numbers, by refopt's names, if it differs from PyTorch, and what a
@@ -45,8 +46,10 @@ def subject_of(
     if not isinstance(subject, type) and all(hasattr(subject, x) for x in (("run", "takes") if row else ("start",))):
         return subject
     kind = chosen(f"{where}: arrays", "numpy" if arrays is None else arrays, NAMES)
-    if arrays is None and (found := _of_library(row, subject, own, options, device)) is not None:
-        for what, values in (("set", numbers), ("states", states)):
+    coded = row is not None and bool(states)
+    if arrays is None and (found := _of_library(row, subject, own, options, device, coded)) is not None:
+        declared = isinstance(states, str) and hasattr(found, "coded")
+        for what, values in (("set", numbers), ("states", None if declared else states)):
             if values:
                 raise TypeError(f"{where}: {what}: expected it only for a function, got {shown(values)}")
         return found
@@ -54,7 +57,7 @@ def subject_of(
         raise TypeError(f"{where}: {what}: expected none, which is for optimizers of libraries, got {shown(values)}")
     if not callable(subject):
         raise TypeError(f"{where}: subject: expected a function, or an optimizer, got {kind_of(subject)}")
-    given = mapped(f"{where}: set", numbers or {}), mapped(f"{where}: states", states or {})
+    given = mapped(f"{where}: set", numbers or {}), mapped(f"{where}: states", states or {}, row and row.states)
     step = Function(row, subject, arrays_of(kind, device), *given, names=own)
     if row is not None:
         step.name += "".join(f", {name}={x!r}" for name, x in (("arrays", arrays), ("device", device)) if x is not None)
@@ -62,7 +65,8 @@ def subject_of(
 
 
 def _of_library(
-    row: Routine | None, subject: Any, names: Mapping[str, str], options: Mapping[str, Any], device: str | None
+    row: Routine | None, subject: Any, names: Mapping[str, str], options: Mapping[str, Any], device: str | None,
+    coded: bool,
 ) -> Any:
     """An optimizer of a library that has been imported; ``None`` for anything else."""
     found: Any = None
@@ -79,5 +83,5 @@ def _of_library(
     if found is None and (torch := sys.modules.get("torch")) is not None:
         from refopt.oracle.subjects.torch import of_torch
 
-        found = of_torch(torch, row, subject, names, options, device or "cpu")
+        found = of_torch(torch, row, subject, names, options, device or "cpu", coded)
     return found

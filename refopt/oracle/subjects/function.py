@@ -15,7 +15,7 @@ from refopt.catalog import KNOWN, Routine
 from refopt.checks.arguments import kind_of
 from refopt.checks.dtypes import arithmetic, numpy_dtype
 from refopt.cpu import Blocks
-from refopt.oracle.cases import NUMBERS, choices_of, numbers_of
+from refopt.oracle.cases import CODED, NUMBERS, choices_of, numbers_of, usual
 from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.memory import Placed
 from refopt.oracle.subject import GATE, LIBRARIES, STEP, Arrays, Lacks, NumPy, Run, Wrong
@@ -67,7 +67,7 @@ class Function:
         self.notes: list[str] = []
         self.positional: list[str] = []
         self.named: set[str] = set()
-        self.replaced = False
+        self.replaced, self.coded = False, frozenset[str]()
         try:
             parameters = list(inspect.signature(function).parameters.values())
         except (TypeError, ValueError):
@@ -77,14 +77,14 @@ class Function:
         if row is None:
             self._as_it_is(parameters, numbers, states)
         else:
-            self._as_routine(row, parameters)
+            self._as_routine(row, parameters, states)
         self.states = self.lists[len(LISTS) :]
         self.gated = "found_inf" in self.named
         mine = self.arrays.of(np.zeros(1, np.float32))
         # If they share memory with NumPy, guards around them are visible.
         self.in_place = isinstance(mine, np.ndarray) or hasattr(mine, "as_strided")
 
-    def _as_routine(self, row: Routine, parameters: Sequence[inspect.Parameter]) -> None:
+    def _as_routine(self, row: Routine, parameters: Sequence[inspect.Parameter], states: Mapping[str, Any]) -> None:
         """Find what it takes of a routine."""
         known = {*row.slot_names, *(hyper.name for hyper in row.hypers), *row.choices, *GATE, STEP}
         for parameter in parameters:
@@ -96,11 +96,14 @@ class Function:
                 made = f"the class {self.name}, an instance of which may be one"
                 got = made if isinstance(self.function, type) else "one"
                 raise TypeError(f"check: subject: expected a step that takes {name}, got {got} that does not")
-        self.values = choices_of(row) | numbers_of(row)
+        self.coded = frozenset(states)
+        self.dtypes = CODED if states else self.dtypes
+        self.values = choices_of(row) | (numbers_of(row, number=usual) if states else numbers_of(row))
         slots = [slot for slot in row.slots if slot.name in self.positional or
                  (slot.name in self.named and not slot.optional)]
         self.lists = [slot.name for slot in slots]
         self.initial = {x.name: initial_of(row, x.name, self.values) for x in slots[2:] if not x.scalar}
+        self.initial |= {name: x for name, x in states.items() if name in self.lists}
         self.numbers = {name: x for name, x in self.values.items() if name in self.named}
 
     def _take(self, row: Routine, parameter: inspect.Parameter, known: set[str]) -> None:
@@ -164,9 +167,9 @@ class Function:
         imported = {x.__name__.partition(".")[0] for x in known if isinstance(x, ModuleType)}
         return list(dict.fromkeys(library for name, library in LIBRARIES.items() if name in imported))
 
-    def first(self, name: str, like: Placed, i: int) -> np.ndarray:
+    def first(self, name: str, like: Placed | np.ndarray, i: int) -> np.ndarray:
         """A state before the first step."""
-        p = like.view()
+        p = like if isinstance(like, np.ndarray) else like.view()
         if name in SCALARS and name not in self.initial:  # such as powers, one per tensor in refopt
             of = SCALARS[name].initial
             return np.full(1, self.values[of] if isinstance(of, str) else of, arithmetic(p.dtype.name))
@@ -195,6 +198,8 @@ class Function:
 
     def run(self, case: Case) -> Outcome:
         lists = {name: _each(self.arrays.of, values) for name, values in case.slots.items() if self.takes(name)}
+        coded = [name for name in self.coded if lists.get(name)]
+        lists |= {name: [self.arrays.of(self.first(name, p, i)) for i, p in enumerate(case.params)] for name in coded}
         written = [slot.name for slot in case.routine.slots if slot.written and lists.get(slot.name) is not None]
         self.replaced = False
         for k, step in enumerate(case.steps):
@@ -210,7 +215,7 @@ class Function:
         """The arrays in the lists of the last step."""
         return {
             slot.name: _each(self.arrays.back, slots[slot.name]) or [None] * len(case)
-            for slot in case.routine.slots if slot.written and slot.name in slots
+            for slot in case.routine.slots if slot.written and slot.name in slots and slot.name not in self.coded
         }
 
     def start(self, params: Sequence[Placed], saved: Any = None, apart: bool = False) -> Run:

@@ -14,7 +14,7 @@ import numpy as np
 from refopt.catalog import Routine
 from refopt.checks.arguments import kind_of
 from refopt.checks.dtypes import arithmetic, arithmetic_name, numpy_dtype
-from refopt.oracle.cases import COUNTED, NUMBERS, Dtypes, alike, choices_of, number
+from refopt.oracle.cases import CODED, COUNTED, NUMBERS, Dtypes, alike, choices_of, number, usual
 from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.memory import Placed
 from refopt.oracle.subject import GATE, Lacks, Wrong
@@ -41,6 +41,7 @@ class TorchOptimizer:
         accepts: the possible options: defaults by name.
         values: the numbers of its group, by its own names.
         peer: its names for the states and numbers of the routine; ``counter`` is that of the step count.
+        coded: whether its states are in few bits, so that they are neither set nor read.
         fixed: refopt's numbers and choices that it fixes.
         dtypes: those in which it is checked by default.
         always: optional states that it always has.
@@ -54,8 +55,10 @@ class TorchOptimizer:
     def __init__(
         self, row: Routine | None, make: Callable[..., Any], name: str, *, options: Mapping[str, Any],
         accepts: Mapping[str, Any], device: str, names: Mapping[str, str] = NONE, kind: type | None = None,
+        coded: bool = False,
     ) -> None:
         self.row: Any = row
+        self.coded, self.dtypes = coded, CODED if coded else self.dtypes
         self.make, self.options, self.name, self.accepts = make, dict(options), name, dict(accepts)
         self.arrays = Torch(device)
         self.torch = self.arrays.torch
@@ -93,7 +96,8 @@ class TorchOptimizer:
         numbers, choices = defaults(self.row.name, by_request(self.row.name))
         self._neutral: dict[str, Any] = numbers | choices
         told = self.peer.numbers.keys() - {*ON_REQUEST}
-        self.numbers = {h.name: number(h) if h.name in told else h.default for h in self.row.hypers}
+        value = usual if self.coded else number
+        self.numbers = {h.name: value(h) if h.name in told else h.default for h in self.row.hypers}
         self.numbers |= {ours: peer.only[x] for ours, x in self.peer.numbers.items() if x in peer.only}
         self.numbers |= choices_of(self.row) | dict(peer.choices)
         self.always = tuple(ours for ours, theirs in peer.switches.items() if self.options.get(theirs))
@@ -244,7 +248,9 @@ class TorchOptimizer:
             if any(row != own[0] for row in own):
                 raise Lacks("numbers for each tensor of a group")
             numbers = self.grouped(own[0], optional) if own else {}
-            group.update({name: x for name, x in numbers.items() if name in group and name not in self.options})
+            for name in [name for name in numbers if name in group and name not in self.options]:
+                tensor = isinstance(group[name], self.torch.Tensor)  # as torchao has its learning rate
+                group[name] = self.states.like(group[name], numbers[name]) if tensor else numbers[name]
 
     def _check_changes(self, optimizer: Any, rows: list[list[dict[str, Any]]], optional: tuple[str, ...]) -> None:
         """Refuse changing numbers that are in no group."""
@@ -300,7 +306,8 @@ def renamed(peer: Peer, names: Mapping[str, str]) -> Peer:
 
 
 def of_torch(
-    torch: Any, row: Routine | None, subject: Any, names: Mapping[str, str], options: Mapping[str, Any], device: str
+    torch: Any, row: Routine | None, subject: Any, names: Mapping[str, str], options: Mapping[str, Any], device: str,
+    coded: bool = False,
 ) -> TorchOptimizer | None:
     """The optimizer of a class, an instance, a partial or a function of parameters; ``None`` for anything else."""
     held: dict[str, Any] = {}
@@ -323,7 +330,7 @@ def of_torch(
         options = {"lr": float(NUMBERS["lr"])} | options  # by which 0 is divided as in Python
     for _ in range(2):
         optimizer = TorchOptimizer(
-            row, subject, name, options=options, accepts=accepts, device=device, names=names, kind=kind
+            row, subject, name, options=options, accepts=accepts, device=device, names=names, kind=kind, coded=coded
         )
         if row is None or optimizer.kind is kind:
             break

@@ -222,7 +222,7 @@ class TorchRun(LibraryRun):
             entry, numbers = self.optimizer.state.get(p, {}), rows[min(i, len(rows) - 1)]
             places = entry, group_of[id(p)], {of.counter: of.states.in_optimizer(self.optimizer)}
             steps = next((place[of.counter] for place in places if of.counter in place), None) if entry else 0
-            for slot in case.routine.slots[2:-1]:
+            for slot in () if of.coded else case.routine.slots[2:-1]:
                 known, theirs = lists[slot.name][i], of.peer.states.get(slot.name)
                 if theirs is not None and known is not None:
                     if theirs != "momentum_buffer" or numbers.get("mu") != 0:
