@@ -78,8 +78,8 @@ def _shortened(name: str, x: Any) -> Any:
 def placed(broken: Broken) -> Broken:
     """The same failure with the place of its element in the long tensor, and what follows from it."""
     at, text = broken.where, str(broken)
-    if at is not None:
+    if at is not None and at.wrong.size == HAS.size:
         text = text.replace(f"element {at.element} of {HAS.size}", f"element {HAS[at.element]} of {SIZE}")
         if HAS[at.wrong].min() >= LAST:
             text += "; those up to 2**24 are right, and fp32 has no odd number beyond: count and index by integers"
-    return Broken(text, broken.ratio)
+    return Broken(text)

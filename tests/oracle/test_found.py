@@ -187,6 +187,13 @@ NAMED = {  # routine, step, dtype, laws, and the cause
     "gradient not widened": ("sgd", lambda params, grads, *, lr: [*map(lambda p, g: p - lr * g, params, grads)],
         "float32", ["L10"], "computed in its dtype: it is not widened"),
     "an overlapping tail": ("sgd", tails, "float32", ["L1"], "the last 8 elements updated at once as a tail"),
+    "zeros left": ("adamw", step_of("adamw", {"m += real": "old, k = (m.copy(), v.copy()), g == 0\n        m += real",
+        "* m / denominator": "* m / denominator * ~k\n        m[k], v[k] = (x[k] for x in old)"}), "float32", ["L1"],
+        "elements whose gradient is 0 left as they are, apart from decay"),
+    "a schedule": ("adamw", step_of("adamw", {"-= real(lr / first)": "-= real(min(1, step / 10) * lr / first)"}),
+        "float32", ["L1"], "a factor that depends on the step: 0.1 in step 1, 0.2 in step 2"),
+    "largest": ("novograd", step_of("novograd", {"n = np.dot(g.ravel(), g.ravel())": "n = abs(g).max(initial=0) ** 2"}),
+        "float32", ["L1"], "norms of the largest of the elements alone (infinity norm)"),
     "kept by step": ("adamw", step_of("adamw", {"def step": "KEPT = {}\n\n\ndef step", "1 - beta2**step":
         "KEPT.setdefault(step, 1 - beta2**step)"}), "float32", ["L1"], "kept by step alone"),
     "a step in fp16": ("adamw", counting(BF16), "float32", ["L24"],
