@@ -19,6 +19,7 @@ from refopt.oracle.cases import PATTERNS, Dtypes, alike, noise
 from refopt.oracle.differing import equal, largest, told, wide
 from refopt.oracle.exact.cases import Case, Outcome, memory
 from refopt.oracle.formula import CACHED, Formula
+from refopt.oracle.long import long_step
 from refopt.oracle.memory import Placed, dense, soiled
 from refopt.oracle.observing import Seen, observe
 from refopt.oracle.requiring import require_alike, require_rounded
@@ -203,6 +204,11 @@ class Trial:
         """Observe its side effects on a copy of a case; with ``rest``, later ones as well."""
         there = getattr(self.subject, "observe", partial(observe, self.subject))
         return self.tried(partial(there, case.copy(), rest=rest))
+
+    def long_step(self, case: Case) -> Outcome:
+        """The results of some elements of a long tensor."""
+        there = getattr(self.subject, "long_step", partial(long_step, self.subject))
+        return self.tried(there, case.copy())
 
     def start(self, params: Sequence[Any], saved: Any = None, apart: bool = False) -> Run:
         """Start a run; skipped if none can be made."""

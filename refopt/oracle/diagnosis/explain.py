@@ -53,20 +53,21 @@ class Explainer(Weighing):
         return _partly(single + self._by_slot())
 
     def _scaled(self) -> Iterator[Hypothesis]:
-        """Hypotheses that the update has a factor, if the elements of a tensor share one."""
-        for tensor in self.wrong:
-            situation = self._as_it_is(tensor)[0]
-            numbers = {name: float(x) for name, x in situation.numbers.items()}
-            old = self._before(tensor)
-            for apart, before in ((False, old), (True, without_update(old, numbers["lr"], numbers))):
-                off = self._off(tensor, before)
+        """Hypotheses that the update has a factor, for each step, if the elements of a tensor share one."""
+        for apart in (False, True):
+            factors: dict[int, float] = {}
+            for tensor in self.wrong:
+                numbers = {name: float(x) for name, x in self._as_it_is(tensor)[0].numbers.items()}
+                old = self._before(tensor)
+                off = self._off(tensor, without_update(old, numbers["lr"], numbers) if apart else old)
                 if off.size and np.ptp(off) <= ALIKE * abs(np.median(off)):
                     x = float(np.median(off))
                     short = float(f"{x:.3g}")
                     factor = 1 + (short if abs(short - x) < 1e-3 * ALIKE * abs(x) else x)
                     if not _is_of(factor, numbers.values()):
-                        yield scaled(factor, apart)
-                    return
+                        factors.setdefault(tensor.case.count, factor)
+            if factors:
+                yield scaled(factors, apart)
 
     def _of_names(self, known: Sequence[str]) -> list[Hypothesis]:
         """The hypotheses that explained something before."""

@@ -5,10 +5,12 @@ from functools import partial
 
 import numpy as np
 
+from refopt.oracle import long
 from refopt.oracle.bound import sums
+from refopt.oracle.broken import Broken
 from refopt.oracle.exact.cases import Case
 from refopt.oracle.laws import matrices
-from refopt.oracle.laws.law import Law, Try, of_bound
+from refopt.oracle.laws.law import Law, Try, of_bound, of_runs
 from refopt.oracle.laws.step import free
 from refopt.oracle.trial import Trial
 
@@ -29,6 +31,8 @@ def sizes(trial: Trial) -> Iterator[Try]:
     yield of_bound(trial, f"{LARGE} elements", [LARGE], count=count)
     if first:
         yield of_bound(trial, f"{HUGE} elements", [HUGE])
+    if first and not trial.recompiled:  # the places of elements are the compiler's work
+        yield of_runs(f"{long.SIZE} elements, nearly all 0", partial(beyond, trial))
     if not trial.row.elementwise:
         yield Try("equal elements", partial(equal, trial), partial(trial.hold, depth=sums.any_order))
         for size in (LARGE, HUGE) if first else (LARGE,):
@@ -51,6 +55,18 @@ def uneven(trial: Trial, size: int, name: str) -> Case:
     return case.replace(**{name: [x]})
 
 
+def beyond(trial: Trial) -> None:
+    """Elements that fp32 cannot count."""
+    case = trial.case([long.HAS.size], count=2)
+    for name in trial.row.slot_names:
+        if case.slots[name] is not None and name not in trial.row.scalars:
+            case.slots[name][0][long.ZERO] = 0  # type: ignore[index]
+    try:
+        trial.hold(case, trial.long_step(case), depth=sums.any_order)
+    except Broken as broken:
+        raise long.placed(broken) from None
+
+
 def equal(trial: Trial) -> Case:
     """Structured data, whose sum may be off by n roundings."""
     case = trial.case([2**15 + 1])
@@ -58,4 +74,4 @@ def equal(trial: Trial) -> Case:
     return case.replace(**alike)
 
 
-LAWS = (Law("L5", "sizes", "Every element is updated, whatever the size: tails, 2**16 + 1, 2**20 + 3.", sizes),)
+LAWS = (Law("L5", "sizes", "Every element is updated, whatever the size: tails, 2**16 + 1, more than 2**24.", sizes),)

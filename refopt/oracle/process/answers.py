@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from refopt.checks.dtypes import numpy_dtype
+from refopt.oracle.long import long_step
 from refopt.oracle.memory import soiled
 from refopt.oracle.observing import observe, starts, surroundings, watch_threads
 from refopt.oracle.process.child import Held, is_failure, raised
@@ -62,6 +63,8 @@ class SubjectAnswers:
         case = self.receiver.unpack(packed)
         if what == "observe":
             value: Any = observe(self.subject, case, self.before, *arguments)
+        elif what == "long_step":
+            value = long_step(self.subject, case)
         else:
             value = self.subject.run(case), bool(getattr(self.subject, "replaced", False))
         if len(packed.contents) <= SMALL:

@@ -177,6 +177,10 @@ class Remote:
         """The same, with side effects."""
         return self.request("observe", rest, case=case)
 
+    def long_step(self, case: Case) -> Outcome:
+        """The results of a long tensor."""
+        return self.request("long_step", case=case)
+
     def start(self, params: Sequence[Placed], saved: Any = None, apart: bool = False) -> Any:
         return self.request("start", list(params), saved, apart, kept=True)
 

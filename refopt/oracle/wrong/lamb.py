@@ -45,6 +45,9 @@ RULES = {
         f"/ ({ROOT} + epsilon)": "* np.sqrt(1 - beta2_pow) / (np.sqrt(u) + epsilon)",
     }),
     "RootForgotten": Wrong("root of the second moment forgotten", {ROOT: "u / (1 - beta2_pow)"}),
+    "EpsilonInTheNorms": Wrong("epsilon added to both norms", {
+        "(*norms": "(*[x + epsilon if x > 0 else x for x in norms]",
+    }),
     "RatioInverted": Wrong("trust ratio inverted", {RATIO: f"1 / {RATIO}"}),
     "RatioOfSquares": Wrong("squared norms instead of norms: a root forgotten", {
         "(*norms": "(*[x * x for x in norms]",

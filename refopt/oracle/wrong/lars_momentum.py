@@ -37,6 +37,9 @@ RULES = {
     "DecayDecoupledByLr": Wrong("decay on the parameter by lr, not in the velocity", {
         DECAYED: "(g + 0 * p)", f"return {STEP}": f"new, v = {STEP}; return new - {LR} * lars_weight_decay * p, v",
     }),
+    "DecayAgain": Wrong("decay in the velocity, and of the new parameter by the local rate", {
+        "return p - v": "return (p - v) * (1 - local_lr * lars_weight_decay)",
+    }),
     "MomentumOfEverything": Wrong("mu applied to the new gradient as well", {
         f"mu * v + local_lr * {DECAYED}": f"mu * (v + local_lr * {DECAYED})",
     }),

@@ -14,6 +14,7 @@ def muon_with(
     p, g, v, *, stored, cut, coefficients, restarts, iterations, lr, mu, weight_decay, epsilon, use_nesterov, average,
     adjust_lr, compute, ahead=momentum, triples=lambda triples: triples, starts=lambda restarts: restarts,
     update=updates, decayed=lambda p, lr, decay: p * (1 - lr * decay), by_velocity=False,
+    decays_last=False,
 ):
     """The rule, with places to change."""
     v, u = ahead(g, v, mu=mu, use_nesterov=use_nesterov, average=average)
@@ -22,7 +23,7 @@ def muon_with(
         update = partial(update, norm=lambda x, epsilon: np.maximum(size, epsilon))
     moved = update(u, cut=cut, triples=triples(coefficients), lr=lr, epsilon=epsilon, adjust_lr=adjust_lr,
                    compute=compute, restarts=starts(restarts))
-    return decayed(p, lr, weight_decay) - moved, v
+    return decayed(p - moved, lr, weight_decay) if decays_last else decayed(p, lr, weight_decay) - moved, v
 
 
 def other_triples(*triple):
@@ -117,6 +118,7 @@ RULES = {
     "Reshaped": Wrong("the result for a transposed matrix reshaped, not transposed back", partial(
         muon_with, update=reshaped)),
     "NormOfVelocity": Wrong("divided by the norm of the velocity", partial(muon_with, by_velocity=True)),
+    "DecayAfterwards": Wrong("decay of the new parameter, after the step", partial(muon_with, decays_last=True)),
     "DecayForgotten": Wrong("no weight decay", partial(muon_with, decayed=lambda p, lr, decay: p)),
     "DecayWithoutRate": Wrong("weight decay without the learning rate",
                               partial(muon_with, decayed=lambda p, lr, decay: p * (1 - decay))),

@@ -6,6 +6,9 @@ from refopt.oracle.wrong.rule import Wrong
 MOMENTUM, ADVANCED = "beta1 * (1 - 0.5 * momentum_decay_pow)", "momentum_decay_pow = momentum_decay_pow * decay_base"
 RULES = {
     "NoSchedule": Wrong("no schedule of the momentum", {MOMENTUM: "beta1"}),
+    "ScheduleWithoutHalf": Wrong("schedule of the momentum without its factor 0.5", {
+        MOMENTUM: "beta1 * (1 - momentum_decay_pow)",
+    }),
     "NextMomentumForgotten": Wrong("momentum of this step instead of the next", {
         f"mu_next = {MOMENTUM}": "mu_next = mu",
     }),

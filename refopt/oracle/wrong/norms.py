@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from refopt.cpu.reduce import sum_of_squares
+from refopt.oracle.bound.values import high
 
 BLOCKS = 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 65536
 
@@ -40,6 +41,12 @@ def of_sizes(x: Any) -> Any:
     return np.sqrt(sum_of_squares(np.sqrt(abs(x)))) * np.sqrt(abs(x))
 
 
+def of_largest(x: Any) -> Any:
+    """An array with 0 instead of all but the element of the largest size."""
+    k = int(np.argmax(abs(high(getattr(x, "value", x))))) if count_of(x) else 0
+    return part(x, k, k + 1)
+
+
 def over_root_of_count(x: Any) -> Any:
     return x / float(np.sqrt(max(count_of(x), 1)))
 
@@ -48,6 +55,7 @@ def summands() -> Iterator[tuple[str, Callable[[Any], Any]]]:
     """Changes to the elements for a norm only; ``{}`` is the original."""
     yield "sizes of {} (1-norm) instead of their squares", of_sizes
     yield "{} with the mean of squares instead of their sum", over_root_of_count
+    yield "the largest of {} alone (infinity norm)", of_largest
     for upper, up in ((False, False), (False, True), (True, False), (True, True)):
         yield f"the {('first', 'second')[upper]} half of {{}} alone", partial(of_half, upper=upper, up=up)
     for block in BLOCKS:

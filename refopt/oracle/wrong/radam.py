@@ -10,6 +10,9 @@ RULES = {
     "NeverRectified": Wrong("never rectified", {"rho > 5": "rho > 2.0**60"}),
     "ThresholdOfSix": Wrong("rectified from rho > 6", {"rho > 5": "rho > 6"}),
     "RhoInfOneMore": Wrong("rho_inf = 2 / (1 - beta2), without the - 1", {"2 / (1 - beta2) - 1": "2 / (1 - beta2)"}),
+    "BothRhosOneMore": Wrong("rho_inf = 2 / (1 - beta2), without the - 1, in rho as well", {
+        "2 / (1 - beta2) - 1": "2 / (1 - beta2)", "    if rho > 5": "    rho = rho + 1\n    if rho > 5",
+    }),
     "RectificationSquared": Wrong("rectification without its root", {"return np.sqrt(": "return ("}),
     "RhoNotAdvanced": Wrong("rho not advanced", GIVEN),
     "RhoBeforeUse": Wrong("rho advanced before use", GIVEN | {
