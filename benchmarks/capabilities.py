@@ -28,7 +28,7 @@ from refopt import gpu
 from refopt.catalog import ROUTINES, Routine
 from refopt.catalog.data import DTYPES, offered
 from refopt.checks import cast_type
-from refopt.checks.dtypes import SIZES
+from refopt.checks.dtypes import REMAINDERS, SIZES
 from refopt.gpu import cast, exactness, loss_scale, words
 from refopt.gpu.gradient_check import checker, finisher
 from refopt.gpu.machine import dotted
@@ -38,8 +38,9 @@ from refopt.program.gpu import mixed_precision, sparse
 
 CAPABILITIES = (7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)
 REALS = "float32", "float64"  # what kernels compute in
-VECTORS = {"float32": "v4.f32", "float64": "v2.f64", "float16": "v2.b32", "bfloat16": "v2.b32", "uint16": "v2.b32"}
-SINGLES = {"float32": "f32", "float64": "f64", "float16": "b16", "bfloat16": "b16", "uint16": "b16"}
+VECTORS = {"float32": "v4.f32", "float64": "v2.f64", "float16": "v2.b32", "bfloat16": "v2.b32", "uint16": "v2.b32",
+           "int8": "b32"}
+SINGLES = {"float32": "f32", "float64": "f64", "float16": "b16", "bfloat16": "b16", "uint16": "b16", "int8": "b8"}
 BLOCK = re.compile(r"// begin inline asm(.*?)// end inline asm", re.DOTALL)
 
 
@@ -103,19 +104,24 @@ def of_routine(
 
 def tables_of(routine: Routine, dtypes: dict[str, str]) -> dict[str, int]:
     """The loads and stores of a thread's eight elements of a row: all there and aligned, and one by one."""
-    if dtypes.get("master_params") == "uint16":
+    joined = dtypes.get("master_params") in REMAINDERS
+    if joined:
         read = [*dtypes]  # a parameter and its remainder are loaded together
     else:
         read = [name for name in dtypes if name != ("params" if "master_params" in dtypes else "master_params")]
     tensors = {slot.name: slot.written for slot in routine.slots if not slot.scalar and slot.name in dtypes}
     moved: Counter = Counter()
     for access, names in (("ld", read), ("st", [name for name, written in tensors.items() if written])):
-        for dtype in (dtypes[name] for name in names if name in tensors):
+        for name in (name for name in names if name in tensors):
+            dtype = dtypes[name]
             if dtype == "uint8":  # codes of four elements, and the scales of groups, in whole rows and in parts
                 moved.update({f"{access}.global.b32": 4, f"{access}.global.f32": 4})
                 continue
             moved[f"{access}.global.{VECTORS[dtype]}"] += 4 if dtype == "float64" else 2
-            moved[f"{access}.global.{SINGLES[dtype]}"] += 8
+            single = SINGLES[dtype]
+            if joined and access == "ld" and name in ("params", "master_params"):  # to words
+                single = single.replace("b", "u" if name == "params" else "s")
+            moved[f"{access}.global.{single}"] += 8
     return moved
 
 

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,9 @@ from benchmarks.record import RESULTS, ROOT, begin, save, short_name
 from refopt import cpu, gpu
 from refopt.catalog import ROUTINES, Routine
 from refopt.catalog.workloads import Parameter, Workload
-from refopt.checks.dtypes import numpy_dtype
+from refopt.checks.dtypes import arithmetic, numpy_dtype
 from refopt.cli.verify.around import PLAIN, cast_rows, coalesce_rows
+from refopt.cpu.codes import codes_of
 from refopt.cpu.reduce import TILE
 from refopt.oracle.exact.build import make, step_of
 from refopt.oracle.exact.cases import arguments, assert_same
@@ -88,13 +90,19 @@ def steps(routine: Routine, machine: Any) -> None:
         listed.append((BY_CHANCE, {"rounding": "stochastic"}))
     optional = tuple(slot.name for slot in routine.slots if slot.optional and slot.name != "master_params")
     step = step_of(routine)
-    for dtypes, choices in listed:
-        case = make(routine, SIZES, dtypes, steps=[step, step], optional=optional, **choices)
+    made = partial(make, routine, SIZES, steps=[step, step], optional=optional)
+    cases = [(" ".join([*dtypes, *choices]), made(dtypes, **choices), (0, 1)) for dtypes, choices in listed]
+    if routine.elementwise and routine.states:
+        case = made(rounding="stochastic")
+        codes = {slot.name: codes_of(slot).coded for slot in routine.slots if slot.name in routine.states}
+        coded = {name: list(map(code, case.slots[name])) for name, code in codes.items() if case.slots[name]}
+        cases.append(("states in 8 bits", case.replace(**coded), (0,)))
+    for label, case, shifts in cases:
         expected = reference(case)
         for form in routine.forms:
-            for shift in (0, 1):
+            for shift in shifts:
                 assert_same(expected, kernels(form, machine, (shift,))(case), f"{form}, {shift} off")
-                print(routine.name, *dtypes, *choices, form, f"{shift} off: equal", flush=True)
+                print(routine.name, label, form, f"{shift} off: equal", flush=True)
 
 
 def iteration(machine: Any) -> None:
@@ -123,20 +131,23 @@ def iteration(machine: Any) -> None:
 
 
 def muon(machine: Any) -> None:
-    """Two steps of two iterations, of matrices of several shapes."""
-    for *dtypes, master, compute, restarts in MUONS:
+    """Two steps of two iterations of Muon and NorMuon, of matrices of several shapes."""
+    for name, (*dtypes, master, compute, restarts) in product(("muon", "normuon"), MUONS):
         random = np.random.default_rng(0)
         host = [[random.normal(size=shape).astype(numpy_dtype(dtype)) for shape in MATRICES] for dtype in dtypes]
+        if name == "normuon":
+            host.append([np.zeros((rows, 1), arithmetic(dtypes[0])) for rows, _ in MATRICES])
         named = {} if master is None else {"master_params": [np.zeros(shape, master) for shape in MATRICES]}
         placed = [[machine.to_device(x) for x in arrays] for arrays in (*host, *named.values())]
         numbers = {"lr": 0.1, "iterations": 2, "compute": compute, "restarts": restarts}
-        plan = gpu.plan("muon", *placed[:3], **dict(zip(named, placed[3:], strict=True)), **numbers)
+        count = len(host)
+        plan = gpu.plan(name, *placed[:count], **dict(zip(named, placed[count:], strict=True)), **numbers)
         for _ in range(2):
             plan()
-            cpu.merged_muon(*host, **named, **numbers)
+            getattr(cpu, f"merged_{name}")(*host, **named, **numbers)
         expected = [x.tobytes() for arrays in (*host, *named.values()) for x in arrays]
         assert [x.copy_to_host().tobytes() for arrays in placed for x in arrays] == expected, dtypes
-        print("muon", *dtypes, *filter(None, (master,)), f"in {compute}: equal", flush=True)
+        print(name, *dtypes, *filter(None, (master,)), f"in {compute}: equal", flush=True)
 
 
 def moves(machine: Any) -> None:

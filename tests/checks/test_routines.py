@@ -30,7 +30,7 @@ def test_shape_and_dtype(machine, routine):
         refused(machine, spoiled(routine, slot, lambda x: np.ones(5, x.dtype)), step, ValueError, message)
     for slot in (*routine.states, *routine.scalars):
         if make(routine, [1]).slots[slot]:
-            coded = " or uint8" * (routine.elementwise and slot in routine.states)
+            coded = (" or bfloat16" + " or uint8" * routine.elementwise) * (slot in routine.states)
             message = f"{slot}[1]: expected float32{coded}, got float64"
             refused(machine, spoiled(routine, slot, lambda x: x.astype(np.float64)), step, TypeError, message)
     for slot in routine.scalars:

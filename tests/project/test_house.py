@@ -22,7 +22,7 @@ BUDGET = {
     "catalog": 308, "checks": 887, "cli": 1225, "comm": 1279, "cpu": 1513, "gpu": 6719, "oracle": 10_402,
     "program": 6593, "simt": 11_003, "state": 687, "torch": 1550, "tests": 47_992, "benchmarks": 7601,
 }
-RAISED = {"torch": 1600, "benchmarks": 7660, "oracle": 10_553}
+RAISED = {"torch": 1600, "benchmarks": 7740, "oracle": 10_553}
 PACKAGES = sorted(x.name for x in (ROOT / "refopt").iterdir() if x.is_dir() and x.name != "__pycache__")
 
 

@@ -71,7 +71,7 @@ def ties(dtypes: tuple[str, ...], norm_of: str) -> Case:
     case = make([300, 5], dtypes, steps=[STEP | dict(lars_weight_decay=0.0)] * 3, norm_of=norm_of)
     for p, g, v, r in zip(case.params, case.grads, case.velocities, case.master_params, strict=True):
         p[...] = ((p.view(np.uint16) & 0xFFFE) + 1).view(numpy_dtype(dtypes[0]))
-        r[...] = 0x8000
+        r[...] = np.array(-(2 ** (8 * r.itemsize - 1))).astype(r.dtype)  # the highest bit alone
         g[1:], v[1:] = 0, 0
     return case
 
