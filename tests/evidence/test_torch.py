@@ -228,7 +228,7 @@ def test_scalars_follow_from_the_steps_that_pytorch_counts(peer):
 
 # Not wrong at all for constant lr, lr_ratio 1, no dampening and decay in the gradient alone, nor where parameters are
 # compared alone, and the velocity has the other sign throughout.
-NOT_DECOUPLED = {"WeightDecayWithoutLr", "WeightDecayAfterwards"}
+NOT_DECOUPLED = {"WeightDecayAfterwards"}
 EQUAL = {
     "sgd": set(), "momentum": {"LearningRateInVelocity", "OtherSign", "DampeningOfEverything"}, "adam": set(),
     "adamw": {"RatioOnEverything", "RatioOfTheStep"}, "adagrad": NOT_DECOUPLED, "rmsprop": NOT_DECOUPLED,

@@ -388,7 +388,8 @@ def without_decay(params, grads, velocities, *, lr, mu, weight_decay):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("step", "words"), [(as_it_is, "nothing made orthogonal"), (without_decay, "no weight decay")])
+@pytest.mark.parametrize(("step", "words"), [
+    (as_it_is, "nothing made orthogonal"), (without_decay, "weight_decay ignored: taken as 0")])
 def test_a_cause_is_named(step, words):
     report = held(step, "L1", examples=0)
     assert not report.ok and words in report.causes[0].text, report

@@ -168,13 +168,8 @@ def _repeated(p: Any, g: Any, *states: Any, rule: Rule, twice: Any, single: list
     once = rule(p, g, *states, **numbers)
     kept = [before if one else after for before, after, one in zip(states, once[1:], single, strict=True)]
     again = rule(once[0], g, *kept, **numbers)
-    return _mixed(twice, once, again, single)
-
-
-def _mixed(mask: Any, results: tuple, others: tuple, single: list[bool]) -> tuple:
-    """Results with other elements where the mask says so; ``single`` ones as they are."""
-    whole = zip(results, others, [False, *single], strict=True)
-    return tuple(x if one or x is None else np.where(mask, y, x) for x, y, one in whole)
+    whole = zip(once, again, [False, *single], strict=True)
+    return tuple(x if one or x is None else np.where(twice, y, x) for x, y, one in whole)
 
 
 def scaled(factors: Mapping[int, float], apart: bool) -> Hypothesis:
@@ -217,10 +212,6 @@ def _gradients(row: Routine) -> Iterator[Hypothesis]:
         changes[f"clipped elementwise to {limit:g}"] = partial(limits.within, limit=limit)
     for text, to in changes.items():
         yield Hypothesis(f"gradient {text}", _around(_of_gradient, to=to), "gradient", "", text.startswith("clip"))
-    single = [name in row.scalars for name in row.carried]
-    for apart in (False, True):
-        text = f"elements whose gradient is 0 left as they are{', apart from decay' if apart else ''}"
-        yield Hypothesis(text, _around(_but_zeros, single=single, apart=apart), "gradient", "", False)
     for name in DECAYS & {hyper.name for hyper in row.hypers}:
         yield Hypothesis(f"{name} * p added to the gradient as well", partial(_decayed, name=name), "gradient")
 
@@ -228,14 +219,6 @@ def _gradients(row: Routine) -> Iterator[Hypothesis]:
         for by in ("gradient", "parameter"):
             decay = partial(_decayed_by_rounded, name=name, by=by)
             yield Hypothesis(f"decay of the rounded parameter, not of its master ({name})", decay, "array")
-
-
-def _but_zeros(
-    p: Any, g: Any, *states: Any, rule: Rule, single: list[bool], apart: bool, lr: Any, **numbers: Any
-) -> tuple:
-    before = without_update(p, lr, numbers) if apart else p
-    new = rule(p, g, *states, lr=lr, **numbers)
-    return _mixed(size(getattr(g, "value", g)) == 0, new, (before, *states), single)
 
 
 def _decayed_by_rounded(s: Situation, name: str, by: str) -> Situation | None:

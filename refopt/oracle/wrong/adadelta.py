@@ -14,9 +14,6 @@ RULES = {
     "EpsilonOutsideTheDividend": Wrong(
         "epsilon outside of the dividend's root", {QUOTIENT: "(np.sqrt(x) + epsilon) / np.sqrt(s + epsilon)"}
     ),
-    "OldAverageOfSquares": Wrong("root of the old average of squares", {
-        "s = rho * s": "old = s; s = rho * s", "(s + epsilon)": "(old + epsilon)",
-    }),
     "LearningRateInTheAverage": Wrong(
         "learning rate inside the average of updates", {QUOTIENT: f"lr * {QUOTIENT}", "p - lr * d": "p - d"}
     ),

@@ -7,7 +7,4 @@ SUM, ROOT = "s = s + g * g", "(np.sqrt(s) + epsilon)"
 RULES = {
     "SumAssigned": Wrong("sum of squares assigned, not accumulated", {SUM: "s = 0 * s + g * g"}),
     "RootOfTheOldSum": Wrong("root of the old sum", {SUM: f"old = s; {SUM}", ROOT: "(np.sqrt(old) + epsilon)"}),
-    "LearningRateInTheSquare": Wrong(
-        "learning rate inside the square", {f"lr * g / {ROOT}": f"g / {ROOT}", SUM: f"g = lr * g; {SUM}"}
-    ),
 } | OF_DECAY

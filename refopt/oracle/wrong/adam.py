@@ -1,6 +1,5 @@
 """Likely mistakes in Adam."""
 
-from refopt.oracle.wrong import limits
 from refopt.oracle.wrong.options import OF_DECAY
 from refopt.oracle.wrong.rule import Wrong
 
@@ -39,14 +38,6 @@ OWN = {
     "BothSummed": Wrong("both moments without the factor 1 - beta", {"(1 - beta1) * g": "g", "(1 - beta2) * g": "g"}),
     "SquareOfTheMoment": Wrong("second moment of the average's squares, not the gradient's", second_of("m * m")),
     "Belief": Wrong("second moment about the average, as in AdaBelief", second_of("(g - m) * (g - m)")),
-    "MeanSquare": Wrong("second moment of the mean square of a tensor, as in Adam-mini", second_of(
-        "root_of_mean(g) * root_of_mean(g) + 0 * g"), vars(limits)),
-    "Cautious": Wrong("update only where it has the sign of the gradient", {
-        "descend(p, m, denominator": "descend(p, agreeing(m, g), denominator",
-    }, vars(limits)),
-    "UpdateClipped": Wrong("update divided by its rms if that is above 1, as in Adafactor", CORRECTED | {
-        f"lr / (1 - beta1_pow) * (m / ({ROOT}))": f"lr * rms_at_most_1(m / (1 - beta1_pow) / ({ROOT}))",
-    }, vars(limits)),
     "OldMoments": Wrong("step with the old moments, which are advanced after it", {
         MOMENTS: f"old = m, u if u_max is None else u_max; {MOMENTS}", "descend(p, m, denominator": "descend(p, *old",
     }),

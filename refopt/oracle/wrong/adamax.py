@@ -10,7 +10,4 @@ RULES = {
         "abs(g) + epsilon": "abs(g)", "beta2 * n + epsilon": "beta2 * n", "(m / n)": "(m / (n + epsilon))",
     }),
     "NoBiasCorrection": Wrong("no bias correction", {"lr / (1 - beta1_pow)": "lr"}),
-    "PowerBeforeUse": Wrong("power of beta1 advanced before use: that of step t + 1", {
-        "(1 - beta1_pow)": "(1 - beta1_pow * beta1)",
-    }),
 } | OF_DECAY

@@ -24,10 +24,6 @@ RULES = {
         RATE: "lr / (1 - states[2]) * lr_ratio * coeff",
     }),
     "DecayBySign": Wrong("decay by the sign of the parameter (L1)", {DECAY: f"p = p - {RATE} * np.sign(p)"}),
-    "DecayInTheQuotient": Wrong("decay divided by the denominator, as the moment is", {
-        DECAY: "pass", f"return {STEP}": f"new, *rest = {STEP}; d = np.sqrt(rest[1] / (1 - states[3])) + "
-        f"numbers['epsilon']; return new - {RATE} * p / d, *rest",
-    }),
     "DecayOfTheGradient": Wrong("decay of the gradient instead of the parameter", {DECAY: f"p = p - {RATE} * g"}),
 }
 MORE = OWN

@@ -37,14 +37,5 @@ def root_of_mean(x):
     return np.sqrt(sum_of_squares(x) / float(max(np.size(getattr(x, "error", x)), 1)))
 
 
-def rms_at_most_1(x):
-    return x / at_least(root_of_mean(x), 1.0)
-
-
-def agreeing(x, y):
-    """An array where another has the same sign; 0 elsewhere."""
-    return chosen(x * y > 0, x, 0 * x)
-
-
 def normalized(x):
     return x / np.sqrt(sum_of_squares(x))

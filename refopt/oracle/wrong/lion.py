@@ -10,7 +10,6 @@ RULES = {
     "DecayInGradient": Wrong("decay in the gradient, not on the parameter", {
         BLEND: f"g = g + coeff * p; {BLEND}", DECAY: "pass",
     }),
-    "BetasSwapped": Wrong("beta1 and beta2 swapped", {BLEND: f"beta1, beta2 = beta2, beta1; {BLEND}"}),
     "DecayAfterwards": Wrong("decay of the new parameter, after the step", {
         DECAY: "pass", f"p - {SIGN}": f"(p - {SIGN}) * (1 - lr * coeff)",
     }),

@@ -22,13 +22,10 @@ RULES = {
         "gradient dampened by 1 - mu: the velocity as an average", BY_REST | {"(g + mu * v": "((1 - mu) * g + mu * v"}
     ),
     "LearningRateTwice": Wrong("learning rate inside the velocity, and again in the step", BY_LR),
-    "OldVelocity": Wrong("parameter moved by the old velocity", KEPT | {"else v), v": "else old), v"}),
-    "AlwaysNesterov": Wrong("always Nesterov's step", {"g + mu * v if use_nesterov else v": "g + mu * v"}),
     "MomentumOfEverything": Wrong("mu applied to the new gradient as well", {
         VELOCITY: "mu * (v + (1 - dampening) * g)",
     }),
     "DampeningOfEverything": Wrong("dampening of the whole velocity", {VELOCITY: "(1 - dampening) * (mu * v + g)"}),
-    "NesterovIgnored": Wrong("use_nesterov ignored", {"g + mu * v if use_nesterov else v": "v"}),
     "NesterovWithTheOldVelocity": Wrong("Nesterov with the old velocity", KEPT | {"g + mu * v if": "g + mu * old if"}),
     "NesterovWithoutDecay": Wrong(
         "Nesterov's step without the decay", {"(g + mu * v if": "(plain + mu * v if", DECAY: f"plain = g; {DECAY}"}

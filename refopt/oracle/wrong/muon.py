@@ -13,8 +13,7 @@ from refopt.oracle.wrong.rule import Wrong
 def muon_with(
     p, g, v, *, stored, cut, coefficients, restarts, iterations, lr, mu, weight_decay, epsilon, use_nesterov, average,
     adjust_lr, compute, ahead=momentum, triples=lambda triples: triples, starts=lambda restarts: restarts,
-    update=updates, decayed=lambda p, lr, decay: p * (1 - lr * decay), by_velocity=False,
-    decays_last=False,
+    update=updates, by_velocity=False, decays_last=False,
 ):
     """The rule, with places to change."""
     v, u = ahead(g, v, mu=mu, use_nesterov=use_nesterov, average=average)
@@ -23,7 +22,8 @@ def muon_with(
         update = partial(update, norm=lambda x, epsilon: np.maximum(size, epsilon))
     moved = update(u, cut=cut, triples=triples(coefficients), lr=lr, epsilon=epsilon, adjust_lr=adjust_lr,
                    compute=compute, restarts=starts(restarts))
-    return decayed(p - moved, lr, weight_decay) if decays_last else decayed(p, lr, weight_decay) - moved, v
+    kept = 1 - lr * weight_decay
+    return (p - moved) * kept if decays_last else p * kept - moved, v
 
 
 def other_triples(*triple):
@@ -119,13 +119,6 @@ RULES = {
         muon_with, update=reshaped)),
     "NormOfVelocity": Wrong("divided by the norm of the velocity", partial(muon_with, by_velocity=True)),
     "DecayAfterwards": Wrong("decay of the new parameter, after the step", partial(muon_with, decays_last=True)),
-    "DecayForgotten": Wrong("no weight decay", partial(muon_with, decayed=lambda p, lr, decay: p)),
-    "DecayWithoutRate": Wrong("weight decay without the learning rate",
-                              partial(muon_with, decayed=lambda p, lr, decay: p * (1 - decay))),
-    "RatioInverted": Wrong("columns / rows instead of rows / columns in the ratio",
-                           other_scale(lambda rows, columns, *to: ratio(columns, rows, *to))),
-    "RatioBelowOne": Wrong("the ratio not limited to 1 from below",
-                           other_scale(lambda rows, columns, adjust_lr, real: np.sqrt(real(rows / columns)))),
     "RatioOfSquares": Wrong("the root of the ratio forgotten", other_scale(lambda *of: ratio(*of) ** 2)),
     "QKept": Wrong("Q kept at a restart, so that it is applied to x twice", by_other_gram(
         restarted=lambda q, x, product: (product(q, product(q, x)), product(q, x))), needs=GRAM),

@@ -6,20 +6,10 @@ from refopt.oracle.wrong.rule import Wrong
 MOMENTUM, ADVANCED = "beta1 * (1 - 0.5 * momentum_decay_pow)", "momentum_decay_pow = momentum_decay_pow * decay_base"
 RULES = {
     "NoSchedule": Wrong("no schedule of the momentum", {MOMENTUM: "beta1"}),
-    "ScheduleWithoutHalf": Wrong("schedule of the momentum without its factor 0.5", {
-        MOMENTUM: "beta1 * (1 - momentum_decay_pow)",
-    }),
-    "NextMomentumForgotten": Wrong("momentum of this step instead of the next", {
-        f"mu_next = {MOMENTUM}": "mu_next = mu",
-    }),
     "ProductNotCarried": Wrong("product of momenta not carried", {"mu_product = mu_product * mu": "mu_product = mu"}),
     "DecayPowBeforeUse": Wrong("schedule advanced before use", {
         f"mu = {MOMENTUM}": f"{ADVANCED}; mu = {MOMENTUM}",
         f"{ADVANCED}\n    mu_next = {MOMENTUM}": "mu_next = beta1 * (1 - 0.5 * (momentum_decay_pow * decay_base))",
-    }),
-    "Beta2PowBeforeUse": Wrong("power of beta2 advanced before use", {"(1 - beta2_pow)": "(1 - beta2_pow * beta2)"}),
-    "EpsilonUncorrected": Wrong("epsilon added to the uncorrected root", {
-        "+ epsilon": "+ epsilon / np.sqrt(1 - beta2_pow)",
     }),
     "OneProductForBoth": Wrong("first moment corrected without the next momentum", {
         "mu_product * mu_next": "mu_product",

@@ -1,15 +1,8 @@
 """Likely mistakes in NorMuon."""
 
-from functools import partial
-
 from refopt.cpu.muon import momentum, updates
 from refopt.cpu.normuon import row_updates, rule
 from refopt.oracle.wrong.rule import Wrong
-
-
-def normuon_with(p, g, v, w, *, changed, **numbers):
-    """The rule with other numbers."""
-    return rule(p, g, v, w, **numbers | changed(numbers))
 
 
 def not_kept(p, g, v, w, **numbers):
@@ -28,11 +21,4 @@ def as_muon(p, g, v, w, *, stored, coefficients, iterations, lr, mu, weight_deca
 RULES = {
     "AsMuon": Wrong("rows not normalized", as_muon),
     "NotKept": Wrong("the averages of rows not stored", not_kept),
-    "Beta2Exchanged": Wrong("beta2 and 1 - beta2 exchanged", partial(
-        normuon_with, changed=lambda of: {"beta2": 1 - of["beta2"]})),
-    "Beta2Squared": Wrong("beta2 applied twice", partial(
-        normuon_with, changed=lambda of: {"beta2": of["beta2"] * of["beta2"]})),
-    "DecayForgotten": Wrong("no weight decay", partial(normuon_with, changed=lambda of: {"weight_decay": 0})),
-    "DecayTwice": Wrong("weight decay twice", partial(
-        normuon_with, changed=lambda of: {"weight_decay": 2 * of["weight_decay"]})),
 }

@@ -17,13 +17,6 @@ RULES = {
     "DividedElementByElement": Wrong("second moment per element, not per tensor", {
         "d = direction(p, g, v,": "d = direction(p, g, g * g,",
     }),
-    "MeanOfSquares": Wrong("mean of squares instead of their sum", {
-        "sum_of_squares(g)": "sum_of_squares(g) / np.maximum(sum_of_squares(0 * g + 1), 1)",
-    }),
-    "NormForItsSquare": Wrong("norm of the gradient instead of its square", {
-        "sum_of_squares(g)": "np.sqrt(sum_of_squares(g))",
-    }),
-    "NotAveraged": Wrong("norm of this gradient alone, not averaged", {AVERAGE: "n"}),
     "NormSummed": Wrong("second moment without the factor 1 - beta2", {"(1 - beta2) * n": "n"}),
     "RootForgotten": Wrong("root of the second moment forgotten", {ROOT: "(v + epsilon)"}),
     "DecayInTheGradient": Wrong("decay in the gradient, and so in its norm", WITHOUT_DECAY | {
@@ -41,9 +34,5 @@ RULES = {
     }),
     "AveragingWithoutDecay": Wrong("grad_averaging without the decay", {
         f"{TOWARDS}weight_decay": f"{TOWARDS}weight_decay / (1 - beta1 if grad_averaging else 1)",
-    }),
-    "AveragingIgnored": Wrong("grad_averaging ignored", {"(1 - beta1) * d if grad_averaging else d": "d"}),
-    "LearningRateInTheMoment": Wrong("learning rate inside the moment", {
-        "beta1 * m + (": "beta1 * m + lr * (", "p - lr * m": "p - m",
     }),
 }

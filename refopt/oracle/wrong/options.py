@@ -6,9 +6,6 @@ UPDATE = "update(p, g, *states, lr=lr, **numbers)"
 DECAYS = 'decay == "decoupled" and weight_decay != 0'
 # For routines where `refopt.cpu.weight_decay` prepares the gradient.
 OF_DECAY = {
-    "WeightDecayWithoutLr": Wrong("weight decay without the learning rate", {
-        "1 - lr * weight_decay": "1 - weight_decay",
-    }),
     "WeightDecayAfterwards": Wrong("weight decay of the new parameter, after the step", {
         "return p * (1 - lr * weight_decay), g": "return p, g",
         f"return {UPDATE}": f"new, *rest = {UPDATE}; return new * (1 - lr * weight_decay) if {DECAYS} else new, *rest",

@@ -5,9 +5,6 @@ from refopt.oracle.wrong.rule import Wrong
 
 MEAN, VARIANCE = "a = rho * a", "s - a * a"
 RULES = {
-    "EpsilonAtTheOtherPlace": Wrong("epsilon on the other side of the root (epsilon_at)", {
-        "epsilon_at ==": "epsilon_at !=",
-    }),
     "CenteringIgnored": Wrong("centering ignored", {VARIANCE: "s"}),
     "OldMeanGrad": Wrong("centered by the old mean of the gradient", {
         MEAN: f"old = a; {MEAN}", VARIANCE: "s - old * old",
