@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from refopt.catalog import KNOWN, Routine
 from refopt.checks.arguments import chosen, flag
 from refopt.program.model import Op, Var
-from refopt.program.ops.updates import MERGED, SHARED, advances, is_flat, uncut
+from refopt.program.ops.updates import MERGED, SHARED, advances, coded, is_flat, uncut
 from refopt.program.passes import dependencies
 from refopt.program.passes.attributes import differences, differing, unlike
 from refopt.program.passes.flat import flattened, gradient_buffer
@@ -198,7 +198,7 @@ def _not_flat(program: Program, unit: Unit, rooted: Set[str]) -> str:
     ops = unit.ops(program)
     if unit.uneven and not unit.routine.whole:
         return next(iter(unit.uneven.values()))
-    if reason := uncut(ops[0]):
+    if reason := uncut(ops[0]) or coded(program, ops[0]):
         return reason
     for op in ops:
         if math.prod(program.vars[op.inputs["params"][0]].shape) == 0:
