@@ -90,6 +90,7 @@ COALESCED = ("coalesce_gradients", {}), ("fuse_all_reduce", {})
     mixed(("optimize_cast", {}), ("fold_casts", {}), ("shard", {})), mixed(("offload", {}), ("shard", {})),
     mixed(("offload", {}), OWNED, ranks=4), plain(("offload", {}), OWNED),
     plain(OWNED, tied=("a.w",)), plain(SENT, tied=("b.w",)), plain(OWNED, tied=("a.w",), config="bf16"),
+    plain(SENT, config=cases.REMAINDERS[1], state_dtype="uint8"),
     plain(SENT, ("on_device", {}), ("fuse_optimizer", {})),
     plain(SENT, ("fuse_optimizer", {})), plain(OWNED, ("fuse_optimizer", {}), ranks=3),
     plain(("fuse_optimizer", {"form": "merged"}), SENT), plain(*COALESCED, ("shard", {"rule": "greedy"})),

@@ -181,11 +181,14 @@ def test_numbers_of_their_own_are_kept(optimizer, name):
     same_bits(passes.fuse_optimizer, program)
 
 
-@pytest.mark.clause("N16")
-def test_stochastic_rounding_is_not_flat():
-    """Its bits go by the number of an element in its tensor."""
-    program = adam(PARAMS[:3], config=Config("bfloat16", "bfloat16", "bfloat16"), rounding="stochastic", seed=5)
-    assert "stochastic rounding" in passes.fuse_optimizer(program, form="flat").reasons[0]
+@pytest.mark.clause("N16", "N21")
+@pytest.mark.parametrize(("options", "reason"), [
+    (dict(config=Config("bfloat16", "bfloat16", "bfloat16"), rounding="stochastic", seed=5), "stochastic rounding"),
+    (dict(state_dtype="uint8"), "'b.w_moment1_0' is in 8 bits, in groups of 32 elements of its tensor"),
+], ids=["stochastic", "8 bits"])
+def test_what_goes_by_the_number_of_an_element_in_its_tensor_is_not_flat(options, reason):
+    program = adam(PARAMS[:3], **options)
+    assert reason in passes.fuse_optimizer(program, form="flat").reasons[0]
     assert passes.fuse_optimizer(program).program.counts()["merged_adam"] == 1
     same_bits(passes.fuse_optimizer, program)
 

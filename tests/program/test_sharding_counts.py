@@ -226,13 +226,15 @@ def test_numbers_of_the_clip_and_of_the_optimizer_are_apart():
     assert cases.updates(program)[0].attrs["epsilon"] == numbers_of("adam")["epsilon"]
 
 
-def test_memory_of_averages_of_rows():
-    """A number for each row, where others have one for each element."""
-    shapes = (6, 4), (5, 3)
-    program = amp_program([(f"w{k}", shape) for k, shape in enumerate(shapes)], "normuon", lr=0.5)
-    good = [copy_of(f"w{k}") in program.vars for k in range(2)]
-    expected = counts.memory([24, 15], good, "normuon", rows=[6, 5])
-    assert counts.kept(program) == counts.total(expected) and expected["state"] == 4 * (24 + 15 + 6 + 5)
+@pytest.mark.parametrize(("optimizer", "options", "state"), [
+    ("normuon", {"rows": [9, 5]}, 4 * (36 + 15 + 9 + 5)), ("adam", {"state_dtype": "uint8"}, 2 * 36 * (2 + 1) + 4 * 4),
+    ("lion", {"state_dtype": "bfloat16"}, 2 * (36 + 15)),
+])
+def test_memory_of_other_states_than_one_fp32_number_for_each_element(optimizer, options, state):
+    program = amp_program([("a", (9, 4)), ("b", (5, 3))], optimizer, lr=0.5, state_dtype=options.get("state_dtype"))
+    good = [copy_of(name) in program.vars for name in "ab"]
+    expected = counts.memory([36, 15], good, optimizer, **options)
+    assert counts.kept(program) == counts.total(expected) and expected["state"] == state
 
 
 # What makes no sense.
@@ -252,6 +254,7 @@ def test_memory_of_averages_of_rows():
     (lambda: counts.memory([-4], [True], "adam"), r"memory: sizes\[0\]: expected an integer of at least 0, got -4"),
     (lambda: counts.memory([4], [True], "normuon"), "memory: rows: expected elements of states by row, got None"),
     (lambda: counts.memory([4], [True], "normuon", rows=[2, 2]), "memory: rows: expected 1 entries, .*, got 2"),
+    (lambda: counts.memory([4], [True], "adam", state_dtype="int8"), "memory: state_dtype: expected one of float32"),
     (lambda: counts.memory([4], [True], "muon", rows=[2]), "memory: rows: expected none, as muon has no states by row"),
     (lambda: counts.saved(2**63, 1), r"saved: elements: expected an integer from 0 to 9223372036854775807, got 9\d+8"),
 ])

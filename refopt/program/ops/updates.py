@@ -131,12 +131,13 @@ def _check_routine(graph: Graph, op: Op, routine: Routine) -> None:
 def _check_inputs(graph: Graph, op: Op) -> None:
     """Raise unless all are dense, and buffers if the op is flat."""
     flat = is_flat(graph, op)
-    if flat and (state := coded(graph, op)):
-        raise TypeError(f"expected states that buffers can join, got one of which none can: {state}")
     for slot, names in op.inputs.items():
         for k, name in enumerate(names):
             if graph.vars[name].sparse:
                 raise TypeError(f"{slot}[{k}]: expected a dense variable, got {name!r}, which is sparse")
+            if flat and graph.vars[name].dtype == "uint8":
+                got = f"a state in 8 bits, {name!r}; the merged form takes it"
+                raise TypeError(f"{slot}[{k}]: expected floats in a buffer, got {got}")
             if (name in graph.views) != flat and slot not in SHARED:
                 expected, got = ("a buffer", "a tensor") if flat else ("a tensor", "a buffer")
                 raise ValueError(f"{slot}[{k}]: expected {expected}, as params has, got {got}, {name!r}")
