@@ -8,8 +8,8 @@ import pytest
 from program_cases import PARAMS, adam, arrays_of, bound_on, put, started, values
 
 from refopt import gpu
-from refopt.comm import CommError, local
 from refopt.checks.dtypes import REMAINDERS
+from refopt.comm import CommError, local
 from refopt.cpu import remainder
 from refopt.program import UNKNOWN, Config, Op, Program, Var, amp_program, bind, passes, run, step_program
 from refopt.program.passes import on_device, send_to_owners

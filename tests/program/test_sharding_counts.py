@@ -201,22 +201,12 @@ def test_memory(program, rule):
 
 @pytest.mark.parametrize("ranks", range(1, 9))
 def test_memory_is_saved_above_two_ranks(ranks):
-    """8 equal tensors, by the greedy rule: 4N as it is in shards, 2N + 4N/W with copies; 6N without shards."""
-    program = cases.step([(f"w{k}", (105,)) for k in range(840 // 105)], "sgd", world_size=ranks)
-    sizes, good, owners = about(program, "greedy")
-    elements = sum(sizes)
-    assert counts.total(counts.memory(sizes, good, "sgd", optimize_cast=True)) == 6 * elements
-    saved = []
-    for rank in range(ranks):
-        without, with_copies = (
-            counts.total(counts.memory(sizes, good, "sgd", owners=owners, rank=rank, optimize_cast=cast))
-            for cast in (False, True)
-        )
-        own = sum(size for size, owner in zip(sizes, owners, strict=True) if owner == rank)
-        assert (without, with_copies) == (4 * elements, 2 * elements + 4 * own)
-        saved.append(without - with_copies)
-    assert sum(saved) == ranks * counts.saved(elements, ranks)
-    assert (min(saved) > 0) == (ranks > 2) == (counts.saved(elements, ranks) > 0)
+    """Equal shares: 4N as it is in shards, 2N + 4N/W with copies."""
+    shares = [105] * ranks, [True] * ranks, "sgd"
+    without, with_copies = (
+        counts.total(counts.memory(*shares, owners=range(ranks), optimize_cast=cast)) for cast in (False, True))
+    assert without - with_copies == counts.saved(105 * ranks, ranks)
+    assert (without > with_copies) == (ranks > 2)
 
 
 def test_numbers_of_the_clip_and_of_the_optimizer_are_apart():
