@@ -14,7 +14,10 @@ from refopt.program.model import Op, Var
 
 
 class Config(NamedTuple):
-    """Dtypes of parameters, gradients, states, and of masters if there are any."""
+    """Dtypes of parameters, gradients, states, and of masters or remainders (numerics, N15) if there are any.
+
+    ``"uint8"`` stands for states in 8 bits (numerics, N21).
+    """
 
     param: str
     grad: str

@@ -44,7 +44,7 @@ def step_program(
         early: for routines whose scalars are powers of beta: advance each by a ``scale`` op after all updates, as
             Paddle did in 2019; by default the update does it.
         grad_dtype: a dtype for gradients other than that of the config.
-        state_dtype: one for states; ``"uint8"`` stands for 8 bits (numerics, N21).
+        state_dtype: one for states by element. Parameters with states in 8 bits must be C-contiguous.
         optional: the optional states to include, such as ``moment2_max``.
         sparse: names of parameters whose gradients are sparse: with several ranks an ``all_gather`` op gathers them
             instead of reducing them, and a ``scatter_add`` op adds them to a dense gradient of the arithmetic type.

@@ -52,10 +52,10 @@ def fuse_optimizer(program: Program, optimizer: str = "all", form: str = "auto",
     separate. Tensors are in the order of the gradients. Scalars that ``scale`` ops advance, two for each tensor of
     Adam, are then advanced by one op per kind.
 
-    The flat form needs an elementwise routine, the same numbers for all tensors, rounding to nearest, gradients that
-    have one buffer of their own or none, and scalars with equal initial values, which `refopt.program.Bound.startup`
-    checks. Ops are not fused if they differ in attributes of which a merged op has only one, depend on each other, or
-    have sparse gradients.
+    The flat form needs an elementwise routine, the same numbers for all tensors, rounding to nearest, no states in 8
+    bits, gradients that have one buffer of their own or none, and scalars with equal initial values, which
+    `refopt.program.Bound.startup` checks. Ops are not fused if they differ in attributes of which a merged op has only
+    one, depend on each other, or have sparse gradients.
 
     Args:
         optimizer: a name of `refopt.catalog.KNOWN`, or ``"all"``.
