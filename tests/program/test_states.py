@@ -15,7 +15,9 @@ from refopt.comm import local
 from refopt.program import bind, passes, placement, step_program
 
 PARAMS = [("a.w", (9, 4)), ("a.b", (7,)), ("b.w", (65,)), ("c", ())]
-SAME = Composition("amp_program", PARAMS, "adam", {"lr": 0.5, "loss_scale": 8.0, "max_norm": 0.5}, 2)
+CODED = {name: "uint8" if name == "a.b" else None for name, _ in PARAMS}
+SAME = Composition("amp_program", PARAMS, "adam", {"lr": 0.5, "loss_scale": 8.0, "max_norm": 0.5, "state_dtype": CODED},
+                   2)
 SENT = "send_to_owners", {"min_block_size": 4}
 
 
