@@ -52,17 +52,29 @@ def store4_codes(address, word):
     memory.store(address, np.uint32, (np.asarray(word).astype(np.uint32),))
 
 
+# The larger of two numbers, or NaN. Before compute capability 8.0, a maximum leaves out NaN.
+_LARGER = "max.NaN.f32 $0, {x}, {y};"
+_LARGER_BEFORE = ("{{ .reg .f32 b; .reg .pred p; setp.gt.f32 p, {x}, {y}; selp.f32 b, {x}, {y}, p; "
+                  "setp.nan.f32 p, {x}, {x}; selp.f32 $0, {x}, b, p; }}")
+
+
+def _largest4(larger: str) -> str:
+    parts = "".join(f"abs.f32 a, ${k}; {larger.format(x='$0', y='a')} " for k in (2, 3, 4))
+    return "{ .reg .f32 a; abs.f32 $0, $1; " + parts + "}"
+
+
 @intrinsic(
-    "{ .reg .f32 a; abs.f32 $0, $1; "
-    + "".join(f"abs.f32 a, ${k}; max.NaN.f32 $0, $0, a; " for k in (2, 3, 4)) + "}",
-    "=f,f,f,f,f", "f", "ffff", lanes=True,
+    _largest4(_LARGER), "=f,f,f,f,f", "f", "ffff", since=(8, 0), before=_largest4(_LARGER_BEFORE), lanes=True
 )
 def largest4(x):
     """The largest of four magnitudes, of which NaN is the largest."""
     return np.maximum(np.maximum(abs(x[0]), abs(x[1])), np.maximum(abs(x[2]), abs(x[3])))
 
 
-@intrinsic("max.NaN.f32 $0, $1, $2;", "=f,f,f", "f", "ff", lanes=True)
+@intrinsic(
+    _LARGER.format(x="$1", y="$2"), "=f,f,f", "f", "ff", since=(8, 0), before=_LARGER_BEFORE.format(x="$1", y="$2"),
+    lanes=True,
+)
 def larger(x):
     """The larger of two numbers, of which NaN is the largest."""
     return np.maximum(*x)
