@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# ptxas of CUDA 12.9 and 13.0: a store of the low bits of a register that holds a float converts the float to an integer.
+# ptxas of CUDA 12.9 and 13.0: a store of the low bits of a float converts it to an integer instead.
 #
-# st.global.b8 of a register that add.f32 wrote becomes F2IP.U8.F32.TRUNC, st.global.b16 F2I.U16, and st.global.b32 of an
-# fp64 F2I.U32.F64: a byte cut out of a float is then 255 or 0. A mov.b32 between them leaves the bits. From 13.1 on, the
-# stores take the bits, but vectors of u8, s8, u16 and s16 still convert in 13.5.
+# st.global.b8 of a register that add.f32 wrote becomes F2IP.U8.F32.TRUNC, st.global.b16 F2I.U16, and st.global.b32 of
+# an fp64 F2I.U32.F64: the last byte of a float, such as 8388608 + n, is stored as 255. A mov.b32 in between leaves the
+# bits. From 13.1 on, these stores take the bits, but vectors of u8, s8, u16 and s16 are converted in 13.5, too.
 #
-# Expected: the low bits. The PTX ISA says that the data of a source register wider than the instruction's type are
-# truncated ("chopped") to it; conversions are cvt's.
+# Expected: the low bits. The PTX ISA says of operands wider than the instruction's type that the data are truncated
+# ("chopped"); only cvt converts.
 #
 #> 12.9 converts: b8, b16, b32, v2.b8, v2.u8
 #> 13.0 converts: b8, b16, b32, v2.b8, v2.u8
