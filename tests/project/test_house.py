@@ -20,7 +20,7 @@ DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 # line in the CHANGELOG: "`gpu` may have 9,000 lines of code: ...".
 BUDGET = {
     "catalog": 308, "checks": 893, "cli": 1225, "comm": 1279, "cpu": 1513, "gpu": 6719, "oracle": 10_402,
-    "program": 6609, "simt": 11_003, "state": 687, "torch": 1550, "tests": 47_988, "benchmarks": 7601,
+    "program": 6609, "simt": 11_003, "state": 689, "torch": 1550, "tests": 47_989, "benchmarks": 7601,
 }
 RAISED = {"torch": 1600, "benchmarks": 7740, "oracle": 10_553}
 PACKAGES = sorted(x.name for x in (ROOT / "refopt").iterdir() if x.is_dir() and x.name != "__pycache__")
