@@ -24,7 +24,7 @@ CHECK_PYTHON = @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) an
 PIP_INSTALL := -m pip install -q --disable-pip-version-check --no-compile
 
 .PHONY: help verify test test-peers test-long test-gpu bench notebooks exercises site maps mutants oracle lint clean
-.PHONY: findings foreign numba-types ptx random-kernels records gpu-records wheels
+.PHONY: assemblers findings foreign numba-types ptx random-kernels records gpu-records wheels
 .DEFAULT_GOAL := help
 
 FIRST := verify|test|test-peers|lint|site|notebooks|bench|mutants
@@ -107,6 +107,9 @@ oracle: $(INSTALLED)  ## which laws and which other projects' tests find a wrong
 
 wheels:  ## the wheel and the README's lines, in every Python at hand
 	$(PYTHON) tests/wheels.py $(ARGS)
+
+assemblers: $(INSTALLED)  ## inline PTX as machine code of three versions of ptxas
+	PYTHONPATH=.:tests .venv/bin/python -m gpu.assemblers $(ARGS)
 
 foreign: $(FOREIGN)  ## other people's kernels on the executor, at pinned commits
 	PYTHONPATH=.:tests .venv-foreign/bin/python -m foreign $(ARGS)

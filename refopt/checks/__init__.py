@@ -3,7 +3,7 @@
 An error names the routine, the argument, the index, what was expected and what was passed. In addition to the names
 here, `refopt.checks.arguments` has the checks of single arguments, `refopt.checks.arrays` those of arrays,
 `refopt.checks.dtypes` the dtypes, `refopt.checks.optional` optional libraries, `refopt.checks.rows` the parts of a row
-of the catalogue, `refopt.checks.renamed` former names, and `refopt.checks.files` writes files whole or not at all.
+of the catalogue, and `refopt.checks.files` writes files whole or not at all.
 """
 
 from refopt.checks.arrays import (

@@ -19,9 +19,8 @@ and `refopt.cpu.merged` turn a rule into a step. A checked call can be repeated:
 
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from refopt.checks.renamed import renamed_attribute
 from refopt.checks.rows import Routine
 from refopt.cpu.blocks import Blocks
 from refopt.cpu.cast import merged_cast
@@ -50,7 +49,3 @@ for _found in list(iter_modules(__path__)):
 
 if TYPE_CHECKING:
     from refopt.cpu._functions import *  # noqa: F403
-else:
-
-    def __getattr__(name: str) -> Any:  # old names
-        return renamed_attribute(__name__, name, {"scan_gradients": "check_gradients"})

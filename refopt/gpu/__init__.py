@@ -25,7 +25,6 @@ import numpy as np
 from refopt import checks
 from refopt.catalog import KNOWN
 from refopt.checks.arguments import chosen
-from refopt.checks.renamed import renamed_attribute
 from refopt.gpu import family
 from refopt.gpu.cast import CastPlan, cast_plan, merged_cast
 from refopt.gpu.check_plan import GradientCheck, gradient_check
@@ -48,10 +47,6 @@ for _row in KNOWN.values():  # the kernels of every optimizer
 
 if TYPE_CHECKING:
     from refopt.gpu._functions import *  # noqa: F403
-else:
-
-    def __getattr__(name: str) -> Any:  # old names
-        return renamed_attribute(__name__, name, {"scan": "gradient_check", "GradientScan": "GradientCheck"})
 
 
 def plan(routine: str, *slots: Any, **options: Any) -> Plan:

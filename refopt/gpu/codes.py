@@ -52,17 +52,23 @@ def store4_codes(address, word):
     memory.store(address, np.uint32, (np.asarray(word).astype(np.uint32),))
 
 
-@intrinsic(
-    "{ .reg .f32 a; abs.f32 $0, $1; "
-    + "".join(f"abs.f32 a, ${k}; max.NaN.f32 $0, $0, a; " for k in (2, 3, 4)) + "}",
-    "=f,f,f,f,f", "f", "ffff", lanes=True,
-)
+# Before compute capability 8.0, whose maximum leaves out NaN, the larger of two numbers, or NaN.
+_LARGER = ("{{ .reg .f32 b; .reg .pred p; setp.gt.f32 p, {x}, {y}; selp.f32 b, {x}, {y}, p; "
+           "setp.nan.f32 p, {x}, {x}; selp.f32 $0, {x}, b, p; }}")
+
+
+def _largest4(larger: str) -> str:
+    parts = "".join(f"abs.f32 a, ${k}; {larger.format(x='$0', y='a')} " for k in (2, 3, 4))
+    return "{ .reg .f32 a; abs.f32 $0, $1; " + parts + "}"
+
+
+@intrinsic(_largest4("max.NaN.f32 $0, {x}, {y};"), "=f,f,f,f,f", "f", "ffff", (8, 0), _largest4(_LARGER), lanes=True)
 def largest4(x):
     """The largest of four magnitudes, of which NaN is the largest."""
     return np.maximum(np.maximum(abs(x[0]), abs(x[1])), np.maximum(abs(x[2]), abs(x[3])))
 
 
-@intrinsic("max.NaN.f32 $0, $1, $2;", "=f,f,f", "f", "ff", lanes=True)
+@intrinsic("max.NaN.f32 $0, $1, $2;", "=f,f,f", "f", "ff", (8, 0), _LARGER.format(x="$1", y="$2"), lanes=True)
 def larger(x):
     """The larger of two numbers, of which NaN is the largest."""
     return np.maximum(*x)
@@ -73,8 +79,7 @@ def scale_of(kind: Codes) -> Callable:
 
     @intrinsic(
         "{ .reg .b32 b; .reg .f32 x; .reg .pred q; mul.rn.f32 x, $1, " + _hex(kind.above) + "; mov.b32 b, x; "
-        "add.u32 b, b, 12; and.b32 b, b, 0xfffffff0; "
-        f"setp.lt.f32 q, $1, {_hex(kind.least)}; selp.b32 b, 0, b, q; "
+        f"add.u32 b, b, 12; and.b32 b, b, 0xfffffff0; setp.lt.f32 q, $1, {_hex(kind.least)}; selp.b32 b, 0, b, q; "
         "setp.geu.f32 q, x, 0f7f800000; selp.b32 b, 0x7fc00000, b, q; mov.b32 $0, b; }",
         "=f,f", "f", "f", lanes=True,
     )

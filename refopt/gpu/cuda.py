@@ -25,7 +25,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refopt.checks.renamed import renamed
 from refopt.gpu.arrays import describer, device_of
 from refopt.gpu.kernels import Kernel as _Kernel
 from refopt.gpu.runtime import device
@@ -92,7 +91,7 @@ class Launch(NamedTuple):
 
 def jit(  # type: ignore[no-redef]
     function: Callable | None = None, *, device: bool = False, contract: bool = False,
-    launch_bounds: tuple[int, int] | None = None, bounds: tuple[int, int] | None = None, dynamic_shared: int = 0,
+    launch_bounds: tuple[int, int] | None = None, dynamic_shared: int = 0,
 ) -> Any:
     """Make a kernel of a function.
 
@@ -102,18 +101,12 @@ def jit(  # type: ignore[no-redef]
         contract: whether the compiler may turn ``a * b + c`` into one operation with one rounding, as Numba's ``jit``
             does. By default each operation is rounded separately, as in NumPy. The executor always rounds separately.
         launch_bounds: the most threads of a block, and how many blocks must fit on a multiprocessor.
-        bounds: the same, by its old name.
         dynamic_shared: bytes of shared memory that launches give the kernel for ``cuda.shared.array(0, dtype)``: with
             it a kernel may have more than the 48 KB that it can declare.
 
     Raises:
-        TypeError: a device function is given what its kernel has, or launch bounds are given by both names.
+        TypeError: a device function is given what its kernel has.
     """
-    if bounds is not None:
-        name = renamed("bounds", {"bounds": "launch_bounds"}, "jit: ")
-        if launch_bounds is not None:
-            raise TypeError(f"jit: bounds: expected {name} alone, got both")
-        launch_bounds = bounds
     kernels: dict[str, Any] = {"contract": contract, "launch_bounds": launch_bounds, "dynamic_shared": dynamic_shared}
     for name, value in kernels.items():
         if device and value:

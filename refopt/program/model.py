@@ -12,7 +12,6 @@ import numpy as np
 
 from refopt.checks.arguments import collected, flag, is_whole, mapped, number, shown, whole
 from refopt.checks.dtypes import ITEM_SIZES
-from refopt.checks.renamed import OPS, renamed
 
 ROLES = "forward", "backward", "communicate", "optimize", "startup"
 UNKNOWN = (-1,)  # the shape of a buffer, whose padding depends on the machine
@@ -123,7 +122,6 @@ class Op:
     def __post_init__(self) -> None:
         if not isinstance(self.type, str) or not self.type:
             raise TypeError(f"Op: type: expected a name, got {shown(self.type)}")
-        vars(self)["type"] = renamed(self.type, OPS, "Op: ", stacklevel=3)
         self._settle(_FIELDS)
 
     def _settle(self, keys: Collection[str]) -> None:
@@ -153,7 +151,7 @@ class Op:
     def replace(self, **changes: Any) -> Op:
         """The op with other fields."""
         own, kind = vars(self), changes.pop("type", self.type)
-        if type(kind) is not str or not kind or kind in OPS or not changes.keys() <= _FIELDS:
+        if type(kind) is not str or not kind or not changes.keys() <= _FIELDS:
             return replace(self, type=kind, **changes)
         op = object.__new__(type(self))  # unchanged fields have been checked
         vars(op).update(own, **changes, type=kind)

@@ -62,8 +62,8 @@ class Grouped(Optimizer):
 
     def _check_param(self, k: int, i: int, param: Tensor, formula: Formula) -> None:
         because = refusal(param) or (formula.coded and coded.refusal(param))
-        if not because and param.dtype == torch.float16 and formula.masters == "remainder":
-            because = "expected bfloat16 for masters='remainder', got float16"
+        if not because and param.dtype == torch.float16 and formula.masters not in (None, "fp32"):
+            because = f"expected bfloat16 for masters={formula.masters!r}, got float16"
         apart = param.ndim - 2 if formula.blocks and formula.blocks.of == "experts" else 0  # axes of whole matrices
         if not because and is_cut(param, apart) and not formula.row.elementwise:
             because = f"expected a whole parameter, since {type(self).__name__} needs its norms, got a shard"

@@ -11,7 +11,7 @@ from refopt.torch import host
 from refopt.torch.sharded import is_dtensor, like, local
 
 MASTER = "master_param"
-DTYPES: dict[Any, torch.dtype] = {"fp32": torch.float32, "remainder": torch.uint16}
+DTYPES: dict[Any, torch.dtype] = {"fp32": torch.float32, "remainder": torch.uint16, "remainder8": torch.int8}
 
 
 def has_master(param: Tensor, masters: str | None) -> bool:
@@ -22,8 +22,8 @@ def has_master(param: Tensor, masters: str | None) -> bool:
 def first_master(param: Tensor, masters: str) -> Tensor:
     """The master of a parameter's current value: the value in fp32, or a remainder of 0."""
     part = local(param).detach()
-    if masters == "remainder":
-        return like(param, torch.zeros_like(part, dtype=torch.uint16, memory_format=torch.preserve_format))
+    if masters != "fp32":
+        return like(param, torch.zeros_like(part, dtype=DTYPES[masters], memory_format=torch.preserve_format))
     return like(param, part.to(torch.float32, memory_format=torch.preserve_format))
 
 
@@ -37,7 +37,7 @@ def follow(master: Tensor, param: Tensor) -> None:
     mine, part = local(master), local(param).detach()
     if (mine.shape, mine.device) != (part.shape, part.device):
         return
-    if mine.dtype == torch.uint16:
+    if not mine.is_floating_point():
         mine.zero_()
     else:
         mine.copy_(torch.where(mine.to(part.dtype) == part, mine, part.to(mine.dtype)))
@@ -67,7 +67,7 @@ class Masters:
             return
         for (param, master), (of_param, of_master) in zip(self._pairs, written.tolist(), strict=True):
             # Code that has written both, such as a checkpoint loaded in place, knows the remainder.
-            is_remainder = master.dtype == torch.uint16
+            is_remainder = not master.is_floating_point()
             if (of_param and not (is_remainder and of_master)) or (compares and not is_remainder):
                 follow(master, param)
         self.known()

@@ -27,8 +27,9 @@ class Merged(Grouped):
     In addition to the arguments of PyTorch's class it takes:
 
     Args:
-        masters: for parameters of fp16 and bf16, ``"fp32"`` for masters in fp32, or ``"remainder"``, only for bf16,
-            for the 16 bits that an fp32 number has beyond its bf16; they are ``master_param`` in the state. Other
+        masters: for parameters of fp16 and bf16, ``"fp32"`` for masters in fp32, or, only for bf16, ``"remainder"``
+            for the 16 bits that an fp32 number has beyond its bf16, or ``"remainder8"`` for 8 that complete it to 24
+            (`refopt.cpu.remainder`); they are ``master_param`` in the state. Other
             states are then fp32, also if a checkpoint's are 16-bit. ``None`` for neither, as in PyTorch. Groups may
             also have an option of this name.
         states: ``"8bit"`` for states in 8 bits, in elementwise routines, by `refopt.cpu.codes`: 1.125 bytes for each

@@ -19,8 +19,9 @@ needs.compiler()
 
 from benchmarks import capabilities
 from benchmarks.capabilities import CAPABILITIES, judged, of_routine
+from gpu.inline_ptx import BLOCKS, kernels
 from refopt.catalog import ROUTINES
-from refopt.gpu import cast, elementwise, instructions, philox, remainder, tensor_core, vectors, words
+from refopt.gpu import elementwise, instructions, vectors
 from refopt.gpu.machine import OLDEST, Properties
 
 pytestmark = pytest.mark.skipif(not capabilities.ptxas(), reason="no ptxas, which nvidia-cuda-nvcc has")
@@ -64,31 +65,23 @@ def test_a_kernel_for_one_gpu(compilers, number):
 
 def takes(intrinsic, asm, capability):
     """Whether the assembler takes an intrinsic's instructions for a capability, on registers that hold anything."""
-    types, letters = {"f": "f32", "d": "f64", "r": "b32", "l": "b64"}, re.findall("[fdrl]", intrinsic.asm[1])
-    declared = [f".reg .{types[letter]} x{k};" for k, letter in enumerate(letters)]
-    head = f".version 8.8\n.target sm_{capability[0]}{capability[1]}\n.address_size 64\n.visible .entry k() {{\n"
     try:
-        capabilities.assembled(head + "\n".join([*declared, re.sub(r"\$(\d+)", r"x\1", asm), "ret; }"]))
+        capabilities.assembled(kernels([(asm, intrinsic.asm[1])], capability))
     except RuntimeError:
         return False
     return True
 
 
-INTRINSICS = {
-    f"{module.__name__}.{name}": value
-    for module in (instructions, vectors, words, remainder, philox, cast)
-    for name, value in vars(module).items() if hasattr(value, "asm")
-} | {f"{name} {policy}": vectors.with_policy(getattr(vectors, name), policy)
-     for name in ("load4_float32", "load4_bfloat16") for policy in vectors.POLICIES
-} | {f"tensor_core.{x.__name__}": x for x in (
-    tensor_core.begin_copy16, tensor_core.end_group, tensor_core.wait_but(1), tensor_core.ldmatrix4,
-    tensor_core.ldmatrix4_transposed)}
+def test_every_block_of_the_kernels_is_here():
+    known = {x.asm for x in BLOCKS.values()}
+    assert not [x.__name__ for case in CASES.values() for x in target.intrinsics(case.kernel.function)
+                if x.asm not in known]
 
 
-@pytest.mark.parametrize("name", INTRINSICS)
+@pytest.mark.parametrize("name", [x for x in BLOCKS if "mma" not in x])  # whose arithmetic is known from 9.0 on
 def test_an_intrinsic_says_from_where_on_its_instructions_exist(name):
     """The assembler takes them there, and not for the capability before; it takes another form from the oldest on."""
-    intrinsic = INTRINSICS[name]
+    intrinsic = BLOCKS[name]
     assert takes(intrinsic, intrinsic.asm[0], intrinsic.since)
     if intrinsic.since == OLDEST:
         assert intrinsic.before is None

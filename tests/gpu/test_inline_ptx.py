@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu.inline_ptx import BLOCKS, FOLLOWED, PLANTED, listed, operands_of, parts_of_numbers, statements
 from refopt import simt
 from refopt.checks.dtypes import numpy_dtype
 from refopt.cpu.codes import ROOTS, SIGNED, chance
-from refopt.gpu import cast, codes, philox, remainder, vectors, words
-from refopt.gpu.target import EXACT
+from refopt.gpu import codes, words
 
 WORD, LONG = 0xFFFFFFFF, 2**64 - 1
 anything = st.integers(0, WORD)
@@ -105,18 +105,14 @@ def followed(asm, registers, memory):
 
     def value_of(operand):
         if operand.startswith("{"):
-            low, high = map(value_of, re.findall(r"[^\s,{}]+", operand))
+            low, high = map(value_of, listed(operand))
             return low | high << 16
         if operand.startswith("0f"):
             return int(operand[2:], 16)
         return registers[operand] if operand in registers else int(operand, 0)
 
-    for line in asm.removeprefix(EXACT).split(";"):
-        name, _, rest = re.sub(r"^(\s*[{}]\s)*\s*", "", line).partition(" ")
-        if name in ("", ".reg", "}") or name.startswith("createpolicy"):
-            continue
-        operands = re.findall(r"\{[^}]*\}|\[[^\]]*\]|[^\s,]+", rest)
-        targets = re.findall(r"[^\s,{}]+", operands[0])
+    for name, operands in statements(asm):
+        targets = listed(operands[0])
         size = int(re.search(r"\d+$", name)[0]) // 8
         if name.startswith("ld.global"):
             at = registers[operands[1].strip("[]")]
@@ -125,7 +121,7 @@ def followed(asm, registers, memory):
                 registers[target] = int.from_bytes(stored, "little", signed=signed) & (WORD if signed else LONG)
         elif name.startswith("st.global"):
             at = registers[targets[0].strip("[]")]
-            for k, word in enumerate(re.findall(r"[^\s,{}]+", operands[1])):
+            for k, word in enumerate(listed(operands[1])):
                 memory[at + size * k : at + size * (k + 1)] = value_of(word).to_bytes(8, "little")[:size]
         elif re.fullmatch(r"cvt\.u\d+\.u\d+", name):
             registers[operands[0]] = value_of(operands[1]) & min(1 << int(x) for x in re.findall(r"\d+", name)) - 1
@@ -136,14 +132,7 @@ def followed(asm, registers, memory):
                 registers[target] = value if len(targets) == 1 else value >> part * k & (1 << part) - 1
 
 
-FUNCTIONS = {
-    name: value for module in (vectors, words, philox, cast, codes)
-    for name, value in vars(module).items() if hasattr(value, "asm")
-} | {**{f"{value.__name__} {dtype}": value for dtype, ways in remainder.JOINED.items() for value in ways},
-     **{f"{name} {'signed' if kind.signed else 'roots'}": make(kind) for kind in (SIGNED, ROOTS)
-        for name, make in (("load4_codes", codes.LOAD4.get), ("scale", codes.scale_of))},
-     **{f"load4_float32 {x}": vectors.with_policy(vectors.load4_float32, x) for x in vectors.POLICIES}}
-FORMS = [pytest.param(value, asm, id=f"{name} {form}") for name, value in FUNCTIONS.items()
+FORMS = [pytest.param(value, asm, id=f"{name} {form}") for name, value in FOLLOWED.items()
          for form, asm in (("now", value.asm[0]), ("before", value.before)) if asm]
 
 
@@ -153,7 +142,7 @@ FORMS = [pytest.param(value, asm, id=f"{name} {form}") for name, value in FUNCTI
 def test_instructions_do_what_the_twin_does(function, asm, data):
     """To nearest even, away from zero or by chance; every NaN that is stored as bf16 becomes one, others stay."""
     _, constraints, results, letters = function.asm
-    assert len(list(filter(None, constraints.split(",")))) == len(results) + len(letters)
+    assert len(operands_of(constraints)) == len(results) + len(letters)
     before = data.draw(st.binary(min_size=32, max_size=32))
     array = simt.cuda.to_device(np.frombuffer(before, np.uint8).copy())
     base, registers, given = array.__cuda_array_interface__["data"][0], {}, []
@@ -183,6 +172,15 @@ def test_instructions_do_what_the_twin_does(function, asm, data):
     for k, value in enumerate(map(np.asarray, left if len(results) > 1 else (left,) * len(results))):
         bits = value.view(f"u{value.itemsize}") if value.dtype.kind == "f" else value
         assert registers[f"${k}"] == int(bits) & LONG
+
+
+def test_no_block_stores_a_part_of_a_number():
+    """Assemblers may convert a number that a narrower store takes, unless its bits are moved to a register first."""
+    forms = {name: list(filter(None, (x.asm[0], x.before))) for name, x in BLOCKS.items()}
+    assert not [name for name, asms in forms.items() for asm in asms if parts_of_numbers(asm, BLOCKS[name].asm[1])]
+    assert all(parts_of_numbers(*planted) for planted in PLANTED)
+    moved = "{ .reg .b32 m; mov.b32 m, $1; st.global.b8 [$0], m; }"
+    assert not parts_of_numbers(moved, "l,f")
 
 
 def results_of(function, *operands, memory=None):

@@ -408,15 +408,6 @@ def test_what_a_device_function_is_not_given():
     cuda.jit(device=True, contract=False, launch_bounds=None)
 
 
-def test_bounds_by_the_name_of_before():
-    with pytest.warns(DeprecationWarning, match=r"^jit: bounds has been renamed: use jit: launch_bounds$") as seen:
-        kernel = cuda.jit(bounds=(64, 12))(lambda x: None)
-    assert [x.filename for x in seen] == [__file__] and kernel.launch_bounds == (64, 12)
-    both = r"^jit: bounds: expected launch_bounds alone, got both$"
-    with pytest.warns(DeprecationWarning), pytest.raises(TypeError, match=both):
-        cuda.jit(bounds=(64, 12), launch_bounds=(64, 12))
-
-
 def test_the_machine_of_an_array(executor):
     """A grid of eight blocks for each multiprocessor; a device that kernels are not compiled for is refused."""
     grads = [executor.to_device(np.ones(10**5, np.float32))]

@@ -55,7 +55,7 @@ PURPOSES: dict[str, dict[str, tuple[str, ...]]] = {
 _INTERNAL = {"refopt.gpu.target", "refopt.gpu.kernels", "refopt.gpu.vectors", "refopt.gpu.words", "refopt.gpu.tables",
              "refopt.gpu.arrays", "refopt.gpu.runtime", "refopt.gpu.streams", "refopt.gpu.coalesce",
              "refopt.gpu.gradient_check", "refopt.simt.cuda", "refopt.cli.commands", "refopt.comm.calls",
-             "refopt.checks.renamed", "refopt.simt.compiled"}
+             "refopt.simt.compiled"}
 
 
 def pages() -> dict[Path, str]:

@@ -18,7 +18,6 @@ gpu.plan("adamw", params, grads, *states, lr=0.1)(lr=0.2)
 
 cpu.merged_adamx(params, grads, lr=0.1)  # type: ignore[attr-defined]
 gpu.merged_adamx(params, grads, lr=0.1)  # type: ignore[attr-defined]
-cpu.scan_gradients(grads)  # type: ignore[attr-defined]
 cpu.merged_sgd(params, grads, learning_rate=0.1)  # type: ignore[call-arg]
 gpu.merged_sgd(params, grads, lr=0.1, momentum=0.9)  # type: ignore[call-arg]
 cpu.merged_sgd(params, grads)  # type: ignore[call-arg]

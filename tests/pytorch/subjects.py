@@ -20,7 +20,7 @@ BUSY = {"SGD": {"momentum": 0.875, "weight_decay": 0.125}, "Adam": BETAS | {"wei
         "NAdam": BETAS | {"weight_decay": 0.125, "momentum_decay": 0.25}, "RAdam": BETAS | {"weight_decay": 0.125},
         "LARS": {}, "LAMB": {}, "Lion": {}, "NovoGrad": {},
         "Muon": {"momentum": 0.875, "weight_decay": 0.125, "ns_steps": 1}}
-MASTERS = [("float16", "fp32"), ("bfloat16", "fp32"), ("bfloat16", "remainder")]
+MASTERS = [("float16", "fp32"), ("bfloat16", "fp32"), ("bfloat16", "remainder"), ("bfloat16", "remainder8")]
 LR = 0.0625
 SHAPES = (3, 4), (), (0,), (5,)
 MATRICES = (3, 5), (9, 4), (0, 3)  # of Muon, which has tests of its own
@@ -29,6 +29,7 @@ EVERY = *PYTORCHS, *OWN
 every_class = pytest.mark.parametrize("name", EVERY)
 each_of_pytorchs = pytest.mark.parametrize("name", PYTORCHS)
 each_kind = pytest.mark.parametrize(("dtype", "masters"), MASTERS)
+each_exact_kind = pytest.mark.parametrize(("dtype", "masters"), MASTERS[:3])
 
 
 def class_of(name):

@@ -17,7 +17,7 @@ from pytorch.subjects import (
     all_bits,
     bits,
     class_of,
-    each_kind,
+    each_exact_kind,
     every_class,
     theirs,
     torch,
@@ -57,7 +57,7 @@ KINDS = [pytest.param(name, {}, id=name) for name in EVERY] + [
     pytest.param("AdamW", {"max_norm": 0.25, "states": "8bit", "shapes": ((3, 40), (33,))}, id="8bit"),
     pytest.param("Muon", {"shapes": ((3, 5), (9, 4)), "max_norm": 0.25}, id="Muon"),
     *(pytest.param("AdamW", {"dtype": getattr(torch, dtype), "masters": masters}, id=f"{dtype}-{masters}")
-      for dtype, masters in MASTERS)]
+      for dtype, masters in MASTERS[:3])]
 
 
 @pytest.mark.parametrize(("name", "how"), KINDS)
@@ -372,7 +372,7 @@ def test_clipping_beside_nan(norm):
 
 
 @pytest.mark.parametrize("name", [name for name in [*EVERY, "Muon"] if name != "LARS"])
-@each_kind
+@each_exact_kind
 def test_masters(name, dtype, masters):
     """The master is what an fp32 parameter would be that has the same gradients; the parameter is that, rounded.
 

@@ -7,6 +7,7 @@ from pytorch.subjects import BUSY, EVERY, LR, PYTORCHS, all_bits, class_of, thei
 from pytorch.trials import in_turn, one, parameters, steps
 from refopt import cpu
 from refopt.cpu.codes import ROOTS, SIGNED
+from refopt.cpu.remainder import split
 
 SHAPES = (3, 40), (), (0,), (33,)
 IN_8_BITS = {"states": "8bit"}
@@ -22,7 +23,7 @@ def loaded(saved, params, name, **options):
 
 @pytest.mark.parametrize("name", [name for name in EVERY if name not in ("LARS", "LAMB", "NovoGrad")])
 @pytest.mark.parametrize(("dtype", "options"), [
-    ("float32", {}), ("bfloat16", {"rounding": "stochastic"}), ("bfloat16", {"masters": "remainder"})], ids=str)
+    ("float32", {}), ("bfloat16", {"rounding": "stochastic"}), ("bfloat16", {"masters": "remainder8"})], ids=str)
 def test_checkpoints(name, dtype, options, tmp_path):
     """Saved, cast by PyTorch's class, or through floats, codes come back; as floats all go on alike."""
     params, optimizer = one(name, SHAPES, getattr(torch, dtype), **IN_8_BITS, **options)
@@ -46,15 +47,19 @@ def test_checkpoints(name, dtype, options, tmp_path):
 
 def test_the_bits_are_those_of_the_reference():
     """And the floats that are loaded are those that the codes stand for."""
-    params, optimizer = one("AdamW", ((70,),), **IN_8_BITS, amsgrad=False)
-    p, states = params[0].detach().numpy().copy(), [np.zeros(36 * 3, np.uint8) for _ in range(2)]
+    options = {"masters": "remainder8", "amsgrad": False}
+    params, optimizer = one("AdamW", ((70,),), torch.bfloat16, **IN_8_BITS, **options)
+    p, rest = split(params[0].detach().float().numpy(), "int8")
+    states = [np.zeros(36 * 3, np.uint8) for _ in range(2)]
     powers = [np.full(1, beta, np.float32) for beta in BUSY["AdamW"]["betas"]]
     for step in range(3):
         steps(optimizer, params, [step])
-        cpu.adamw(p, params[0].grad.numpy(), *states, *powers, lr=LR, beta1=0.875, beta2=0.9375, epsilon=2.0**-10,
+        g = params[0].grad.float().numpy()
+        cpu.adamw(p, g, *states, *powers, master_param=rest, lr=LR, beta1=0.875, beta2=0.9375, epsilon=2.0**-10,
                   coeff=0.125, epsilon_at="corrected")
-    (others,), other = loaded(optimizer.state_dict(), params, "AdamW", amsgrad=False)
-    assert params[0].detach().numpy().tobytes() == p.tobytes()
+    (others,), other = loaded(optimizer.state_dict(), params, "AdamW", **options)
+    left = params[0].detach().view(torch.int16), optimizer.state[params[0]]["master_param"]
+    assert [x.numpy().tobytes() for x in left] == [p.tobytes(), rest.tobytes()]
     for key, kind, x in zip(("exp_avg", "exp_avg_sq"), (SIGNED, ROOTS), states, strict=True):
         assert optimizer.state[params[0]][key].numpy().tobytes() == x.tobytes()
         assert other.state[others][key].tolist() == kind.decode(x, 70).tolist()

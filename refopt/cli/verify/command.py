@@ -8,13 +8,11 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from refopt import gpu
 from refopt.catalog import KNOWN, Routine, workloads
 from refopt.checks.optional import library
-from refopt.checks.renamed import OPS, renamed
 from refopt.cli import verify
 from refopt.cli.output import DIFFERS, EQUAL, SEVERAL, Unusable, write
 from refopt.cli.progress import Progress
@@ -56,8 +54,7 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     several = {"routine": [*KNOWN, *verify.AROUND], "dtype": list(verify.DTYPES), "form": forms}
     for name, choices in several.items():
         text = f"{', '.join(choices)}; default all" + (" but separate, where there are two" if name == "form" else "")
-        word = partial(renamed, names=OPS, where=f"refopt verify: --{name} ")
-        add(f"--{name}", **SEVERAL, type=word, choices=choices, metavar=name[0].upper(), help=text)
+        add(f"--{name}", **SEVERAL, choices=choices, metavar=name[0].upper(), help=text)
     names = list(workloads.WORKLOADS)
     add("--workload", choices=names, default=names[0], metavar="W", help=f"{', '.join(names)}; default {names[0]}")
     add("--device", choices=("gpu", "executor"), help="default: the GPU if there is one")

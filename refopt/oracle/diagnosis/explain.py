@@ -46,7 +46,7 @@ class Explainer(Weighing):
             changed = self._tried(((h,) for h in kind), SHARES["edit"])
             if full := _full(changed):
                 return sorted(full, key=lambda x: (-len(x.laws), len(x.text)))
-            single += [x for x in changed if len(kind) > 1]  # a factor applies to all elements or none
+            single += [x for x in changed if len(kind) > 2]  # a factor applies to all elements or none
         rough = ((h,) for h in self.named if h.kind == "rough")
         if full := _full(self._tried(rough)) or _full(self._tried(self._pairs(), SHARES["pair"])):
             return full
