@@ -283,7 +283,7 @@ def test_bytes_of_a_step_are_those_of_groups(routine):
     ("adamw", lambda x: np.zeros(144, np.uint8)[::2], r"moment1: expected a dense array"),
     ("adamw", lambda x: np.frombuffer(bytes(72), np.uint8), r"moment1: expected a writable array"),
     ("adamw", lambda x: np.zeros(72, np.int8), r"moment1: expected float32 or bfloat16 or uint8, got int8"),
-    ("lamb", lambda x: x, r"moment1: expected float32, got uint8")])
+    ("lamb", lambda x: x, r"moment1: expected float32 or bfloat16, got uint8")])
 def test_what_is_no_state_in_8_bits_is_refused(routine, change, message):
     """By name, before anything is modified."""
     p, g = np.ones(33, np.float32), np.ones(33, np.float32)
