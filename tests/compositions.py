@@ -14,13 +14,15 @@ from program_cases import on_ranks as run_on
 from sharding_cases import bound_on, read
 
 from refopt.catalog import ROUTINES
-from refopt.program import Op, Var, amp_program, passes, step_program
+from refopt.checks import dtypes
+from refopt.program import Config, Op, Var, amp_program, passes, step_program
 from refopt.program.mixed_precision import copy_of
 
 STEPS = 3  # of which the second has another learning rate
 PLACED = "all_reduce_gradients", "reduce_to_owners", "send_to_owners"  # passes that begin with the step of one device
 SHARDING = "shard", "shard_elements"  # which make the program of a rank
 MIXED = "optimize_cast", "fold_casts"
+REMAINDERS = [Config("bfloat16", "bfloat16", "float32", kind) for kind in dtypes.REMAINDERS]
 
 
 @dataclass(frozen=True)
@@ -240,6 +242,7 @@ def steps(draw, shapes=SHAPES):
     second = draw(st.sampled_from([first, first, first, draw(st.sampled_from(sorted(ROUTINES)))]))
     which = {name: draw(st.sampled_from([first, second])) for name in names}
     numbers = {key: number for one in {*which.values()} for key, number in numbers_of(one).items()}
+    coded = st.sampled_from([None, "uint8"]) if all(ROUTINES[one].elementwise for one in which.values()) else st.none()
     optimizer = first if len({*which.values()}) == 1 and first == which[names[0]] else which
     some = st.lists(st.sampled_from(names), max_size=2, unique=True).map(sorted)
     rare = st.integers(0, 3).map(lambda k: k == 0)
@@ -250,13 +253,13 @@ def steps(draw, shapes=SHAPES):
         options = dict(accumulate=draw(st.integers(1, 3)), recompute=draw(st.booleans()),
                        fp32=draw(some) if draw(st.booleans()) else [],
                        reduced=draw(st.sampled_from(["float32", "float16"])),
-                       max_norm=draw(st.sampled_from([None, 0.5])), loss_scale=8.0)
+                       max_norm=draw(st.sampled_from([None, 0.5])), loss_scale=8.0, state_dtype=draw(coded))
         return Composition("amp_program", params, optimizer, {**options, **numbers}, ranks, tied, frozen)
-    config = draw(st.sampled_from(["fp32", "fp32", "amp", "bf16"]))
+    config = draw(st.sampled_from(["fp32", "fp32", "amp", "bf16", *REMAINDERS]))
     sparse = [name for name, shape in params if len(shape) > 1 and shape[0] and draw(rare)]
     tied = tuple(name for name in tied if name not in sparse)
-    return Composition("step_program", params, optimizer, dict(config=config, sparse=sparse, **numbers), ranks,
-                       tied, frozen)
+    options = dict(config=config, state_dtype=draw(coded), sparse=sparse, **numbers)
+    return Composition("step_program", params, optimizer, options, ranks, tied, frozen)
 
 
 PASSES = {

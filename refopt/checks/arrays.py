@@ -172,9 +172,14 @@ def check_by_row(where: str, array: Array, dtype: str) -> None:
     """Refuse a state by row of another dtype or that is not C-contiguous, or read-only."""
     if array.dtype != dtype:
         raise TypeError(f"{where}: expected {dtype}, got {array.dtype}")
+    check_c_order(where, array)
+    check_writable(where, array)
+
+
+def check_c_order(where: str, array: Array) -> None:
+    """Refuse an array that is not C-contiguous."""
     if not array.in_c_order():
         raise ValueError(f"{where}: expected a C-contiguous array, got strides {array.strides} for {array.shape}")
-    check_writable(where, array)
 
 
 def refuse_overlaps(name: str, spans: Iterator[tuple[int, int, bool, str]]) -> None:

@@ -1,5 +1,6 @@
 """The storage types, and the arithmetic type of each (numerics, N1)."""
 
+import math
 from functools import cache
 from typing import Any
 
@@ -25,6 +26,11 @@ def coded_bytes(size: int) -> int:
 def bytes_of(dtype: str, size: int) -> int:
     """The bytes of so many elements of a parameter, gradient or state; ``"uint8"`` is a state in 8 bits."""
     return coded_bytes(size) if dtype == "uint8" else size * ITEM_SIZES[dtype]
+
+
+def stored_shape(dtype: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of the array that stores a state; a state in 8 bits is flat."""
+    return (coded_bytes(math.prod(shape)),) if dtype == "uint8" else shape
 
 
 @cache

@@ -34,7 +34,7 @@ from refopt.gpu.target import called, held, signature_of
 __all__ = ["Launches", "Request", "files", "launches_of", "ptx", "request", "source"]
 
 FOLDER = Path(__file__).parent
-WIDTH = 118  # of the lines of a header, without "# "
+WIDTH = 78  # of the lines of a header, without "# "
 WORKLOAD = "resnet50"  # the model for whose tensors launches are counted
 MODES = {
     "": "", "whole": "", "cooperative": " with a barrier across the grid",
@@ -221,12 +221,12 @@ def _header(asked: Request, launches: Launches) -> str:
     """The comment above the files: what the arrays, numbers and launches of a routine are."""
     routine, dtypes, form, choices, hopper = asked
     lines = [f"refopt.gpu: {routine.merged_name}, form {form}{', on Hopper' * hopper}", ""]
-    lines += _wrapped("arrays: ", [f"{name} {dtype}" for name, dtype in dtypes.items()])
+    lines += _wrapped("arrays: ", [f"{name}~{dtype}" for name, dtype in dtypes.items()])
     lines += _wrapped("choices: ", (f"{name}={value}" for name, value in choices.items()))
-    lines += _wrapped("rows of addresses: ", [f"{k} {n}" for k, n in enumerate(routine.slot_names) if n in dtypes])
-    lines += _wrapped("rows of hyper: ", [f"{k} {hyper.name}" for k, hyper in enumerate(routine.hypers)])
+    lines += _wrapped("rows of addresses: ", [f"{k}~{n}" for k, n in enumerate(routine.slot_names) if n in dtypes])
+    lines += _wrapped("rows of hyper: ", [f"{k}~{hyper.name}" for k, hyper in enumerate(routine.hypers)])
     if routine.scalars and routine.elementwise:
-        lines += _wrapped("rows of carried: ", [f"{k} {name}" for k, name in enumerate(routine.scalars)])
+        lines += _wrapped("rows of carried: ", [f"{k}~{name}" for k, name in enumerate(routine.scalars)])
     what = "matrices" if routine.matrix_arguments else "tensors"
     lines += ["", f"Launches for the {what} of {WORKLOAD}, as kernel[blocks, threads]:"]
     lines += _wrapped("before the first step: ", _in_words(launches.before))
@@ -255,10 +255,10 @@ def _in_words(launches: Sequence[Launch]) -> list[str]:
 
 
 def _wrapped(lead: str, parts: Iterable[str]) -> list[str]:
-    """Lines that begin with a lead, or none without parts."""
+    """Lines that begin with a lead, or none without parts, in which ~ is a space that does not break."""
     text = lead + ", ".join(parts)
     return textwrap.wrap(text, WIDTH, subsequent_indent=" " * len(lead), break_on_hyphens=False) if text != lead else []
 
 
 def _commented(lines: Iterable[str]) -> str:
-    return "".join(f"# {line}".rstrip() + "\n" for line in lines)
+    return "".join(f"# {line}".rstrip().replace("~", " ") + "\n" for line in lines)

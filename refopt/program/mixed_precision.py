@@ -64,6 +64,7 @@ def amp_program(
     clip_epsilon: float = 1e-6,
     loss_scale: float = 2.0**15,
     scaling: Mapping[str, Any] | None = None,
+    state_dtype: str | Mapping[str, str] | None = None,
     layer: Callable[[str], str] | None = None,
     optional: Iterable[str] = (),
     **numbers: Any,
@@ -91,7 +92,7 @@ def amp_program(
         clip_epsilon: added to the norm before dividing by it.
         loss_scale: the initial scale, by which the caller's gradients are multiplied.
         scaling: numbers of `refopt.cpu.update_loss_scaling`.
-        layer, optional, numbers: as in `refopt.program.step_program`.
+        state_dtype, layer, optional, numbers: as in `refopt.program.step_program`.
 
     Returns:
         A program. The caller provides fp32 parameters, and the gradients that `gradient_of` names. It has the variables
@@ -112,7 +113,9 @@ def amp_program(
         number("amp_program: max_norm", max_norm, 0)
     number("amp_program: clip_epsilon", clip_epsilon, 0, real=np.float32)
     number("amp_program: loss_scale", loss_scale, above=0, real=np.float32)
-    steps = parameters(listed, optimizer, numbers, layer=layer, optional=optional, where="amp_program")
+    steps = parameters(
+        listed, optimizer, numbers, layer=layer, optional=optional, state_dtype=state_dtype, where="amp_program"
+    )
     layers = {step.name: step.layer for step in steps}
     builder = _Builder(variables(steps, "amp_program"), layers, world_size, accumulate, recompute, wide)
     early = chosen("amp_program: reduced", reduced, ("float32", "float16")) == "float16"

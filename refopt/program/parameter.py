@@ -8,13 +8,16 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from refopt.catalog import Routine, Slot
-from refopt.checks.dtypes import REMAINDERS, arithmetic_name
+from refopt.checks.dtypes import REMAINDERS, arithmetic_name, stored_shape
 from refopt.cpu.blocks import Blocks
 from refopt.program.model import Op, Var
 
 
 class Config(NamedTuple):
-    """Dtypes of parameters, gradients, states, and of masters if there are any."""
+    """Dtypes of parameters, gradients, states, and of masters or remainders (numerics, N15) if there are any.
+
+    ``"uint8"`` stands for states in 8 bits (numerics, N21).
+    """
 
     param: str
     grad: str
@@ -94,7 +97,8 @@ class Parameter:
                 first_of = 0.0 if self.dtypes.master in REMAINDERS else self.name
                 variables.append(Var(name, self.shape, self.dtypes.master or "", persistable=True, initial=first_of))
             else:
-                own = (self._row_shape(), self.real) if row.by_row else (self.shape, self.dtypes.state)
+                state = self.dtypes.state
+                own = (self._row_shape(), self.real) if row.by_row else (stored_shape(state, self.shape), state)
                 variables.append(Var(name, *own, persistable=True, initial=0.0))
         return variables
 

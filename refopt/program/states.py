@@ -360,6 +360,6 @@ def _sent(bound: Context, root: int, piece: Piece, dtype: str) -> np.ndarray:
         value = np.empty(piece.size, numpy_dtype(dtype))
     if bound.comm is None:
         return value
-    array = bound.backend.upload(value)
+    array = bound.backend.upload(value.view(np.uint8))  # of no dtype that a communicator lacks, such as uint16
     bound.comm.broadcast(array, root)
-    return bound.backend.read(array)
+    return bound.backend.read(array).view(value.dtype)

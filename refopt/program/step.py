@@ -23,6 +23,7 @@ def step_program(
     world_size: int = 1,
     early: bool = False,
     grad_dtype: str | Mapping[str, str] | None = None,
+    state_dtype: str | Mapping[str, str] | None = None,
     optional: Iterable[str] = (),
     sparse: Iterable[str] = (),
     layer: Callable[[str], str] | None = None,
@@ -43,6 +44,7 @@ def step_program(
         early: for routines whose scalars are powers of beta: advance each by a ``scale`` op after all updates, as
             Paddle did in 2019; by default the update does it.
         grad_dtype: a dtype for gradients other than that of the config.
+        state_dtype: one for states by element. Parameters with states in 8 bits must be C-contiguous.
         optional: the optional states to include, such as ``moment2_max``.
         sparse: names of parameters whose gradients are sparse: with several ranks an ``all_gather`` op gathers them
             instead of reducing them, and a ``scatter_add`` op adds them to a dense gradient of the arithmetic type.
@@ -58,8 +60,8 @@ def step_program(
     early = flag("step_program: early", early)
     listed = named_shapes("step_program: params", params)
     steps = parameters(
-        listed, optimizer, numbers, layer=layer, optional=optional, config=config, grad_dtype=grad_dtype, sparse=sparse,
-        world_size=world_size, early=early,
+        listed, optimizer, numbers, layer=layer, optional=optional, config=config, grad_dtype=grad_dtype,
+        state_dtype=state_dtype, sparse=sparse, world_size=world_size, early=early,
     )
     ops = [op for step in reversed(steps) for op in step.gradient()]
     ops += [step.update() for step in steps]
@@ -86,8 +88,8 @@ def begun_alike(program: Program, ranks: int) -> list[Op]:
 
 def parameters(
     listed: list[tuple[str, tuple[int, ...]]], optimizer: Any, numbers: Mapping[str, Any], *, layer: Any, optional: Any,
-    config: Any = "fp32", grad_dtype: Any = None, sparse: Any = (), world_size: int = 1, early: bool = False,
-    where: str = "step_program",
+    config: Any = "fp32", grad_dtype: Any = None, state_dtype: Any = None, sparse: Any = (), world_size: int = 1,
+    early: bool = False, where: str = "step_program",
 ) -> list[Parameter]:
     """The `Parameter` objects of a step; ``where`` is the function that errors name."""
     if not isinstance(optimizer, Mapping):
@@ -96,7 +98,7 @@ def parameters(
     _check_names(where, [name for name, _ in listed], rows, layer)
     steps = []
     for name, shape in listed:
-        dtypes = _dtypes(where, name, config, grad_dtype)
+        dtypes = _dtypes(where, name, config, grad=grad_dtype, state=state_dtype)
         routine = find_routine(f"{where}: optimizer", _of(optimizer, name, f"{where}: optimizer"))
         own = _checked_numbers(where, routine, _numbers(where, name, routine, numbers))
         part = layer(name) if layer else name.partition(".")[0]
@@ -127,7 +129,7 @@ def _check_names(where: str, params: list[str], sparse: frozenset[str], layer: A
         raise ValueError(f"{where}: sparse: expected names of params, got {unknown!r}")
 
 
-def _dtypes(where: str, name: str, config: Any, grad_dtype: Any) -> Config:
+def _dtypes(where: str, name: str, config: Any, **others: Any) -> Config:
     """The dtypes of a parameter; raises if they are invalid."""
     entry = _of(config, name, f"{where}: config")
     if not isinstance(entry, Config) and not (isinstance(entry, str) and entry in CONFIGS):
@@ -137,10 +139,11 @@ def _dtypes(where: str, name: str, config: Any, grad_dtype: Any) -> Config:
     for key, dtype in dtypes._asdict().items():
         if not (key == "master" and dtype is None):
             chosen(f"{where}: config: {key}", dtype, ITEM_SIZES)
-    grad = _of(grad_dtype, name, f"{where}: grad_dtype")
-    if grad is not None and not (isinstance(grad, str) and grad in ITEM_SIZES):
-        raise ValueError(f"{where}: grad_dtype: expected one of {', '.join(ITEM_SIZES)}, got {shown(grad)}")
-    return dtypes._replace(grad=grad or dtypes.grad)
+    for key, value in others.items():
+        own = _of(value, name, f"{where}: {key}_dtype")
+        if own is not None:
+            dtypes = dtypes._replace(**{key: chosen(f"{where}: {key}_dtype", own, ITEM_SIZES)})
+    return dtypes
 
 
 def _numbers(where: str, name: str, routine: Routine, numbers: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import numpy as np
 from refopt.catalog import Routine, Slot
 from refopt.checks.arguments import kind_of, shown
 from refopt.checks.arrays import PLAIN
-from refopt.checks.dtypes import REMAINDERS, SIZES, arithmetic_name, name_of
+from refopt.checks.dtypes import CODED, GROUP, REMAINDERS, SIZES, arithmetic_name, name_of
 from refopt.state.steps import BASES
 
 
@@ -79,8 +79,8 @@ def check_alike(where: str, row: Routine, i: int, arrays: Mapping[str, np.ndarra
 def check_values(where: str, row: Routine, slot: Slot, array: np.ndarray, numbers: Mapping[str, Any]) -> None:
     """Refuse values that steps cannot produce.
 
-    By the catalogue, squares, lengths and powers are not below 0. A power stays below the bound of its base, and is
-    never NaN; values computed from gradients may be.
+    By the catalogue, squares, lengths and powers are not below 0, nor are scales of states in 8 bits. A power stays
+    below the bound of its base, and is never NaN; values computed from gradients may be.
 
     Args:
         where: function, slot and index, for the error.
@@ -88,7 +88,9 @@ def check_values(where: str, row: Routine, slot: Slot, array: np.ndarray, number
         array: the saved array.
         numbers: the saved hyperparameters, if any.
     """
-    if slot.signed:
+    if array.dtype == np.uint8:  # in 8 bits, with a scale for each group
+        array = array.reshape(-1, CODED)[:, GROUP:].copy().view(np.float32)
+    elif slot.signed:
         return
     least, below, most = 0.0, np.inf, np.inf
     made_of_numbers = slot.scalar and slot.name != "second_moment"  # a squared norm

@@ -49,8 +49,8 @@ LAUNCHES = {
 def test_launches_are_told(args, capsys):
     head = printed(capsys, *args).partition("\n\n")[0]
     words = " ".join(re.sub("(?m)^#", "", head).split())
-    for said in LAUNCHES[args]:
-        assert said in words
+    assert not [said for said in LAUNCHES[args] if said not in words]
+    assert max(map(len, head.splitlines())) <= 80 and "~" not in head
 
 
 @pytest.mark.parametrize(("args", "there", "gone"), [
@@ -63,11 +63,11 @@ def test_launches_are_told(args, capsys):
     (["adam", "--dtype", "bf16-sr"], "rounding=stochastic", "master_params"),
     (["adam", "--dtype", "bf16-sr"], " 5 rescale_grad, 6 seed\n", "master_params"),
     (["adam", "--dtype", "bf16", "--set", "rounding=stochastic"], "refopt/gpu/philox.py: .*random4", "master_params"),
-    (["muon"], "refopt/gpu/products.py: products_square_symmetric, ", "plain_products"),
+    (["muon"], "refopt/gpu/products.py: products_square_symmetric,", "plain_products"),
     (["muon"], "compute=bfloat16, restarts=None\n", "diagonal"),
-    (["muon", "--set", "restarts=2,4"], "elements.py: .*merged_muon_diagonal,", "plain_products"),
+    (["muon", "--set", "restarts=2,4"], "elements.py: [^-]*merged_muon_diagonal,", "plain_products"),
     (["muon", "--set", "compute=float32"], "refopt/gpu/plain_products.py: plain_products", "mma"),
-    (["muon", "--hopper"], "refopt/gpu/warpgroup_products.py: warpgroup_products_square_symmetric, ", "mma_"),
+    (["muon", "--hopper"], "refopt/gpu/warpgroup_products.py: warpgroup_products_square_symmetric,", "mma_"),
     (["muon", "--dtype", "fp64"], "compute=float64", "plain_products_square_symmetric_float32"),
     (["lamb", "--dtype", "fp64"], "# choices: always_adapt=False\n", "load_float16")])
 def test_dtypes_choices_and_states(args, there, gone, capsys):

@@ -130,8 +130,8 @@ CALLS = {
     "side_by_side": (side_by_side, {"before": (PLAIN, ""), "after": (PLAIN, ""), "width": (100, "")}),
     "step_program|program: main": (step_program, {
         "params": (PARAMS, "empty"), "optimizer": ("adam", ""), "config": ("fp32", ""), **STEP,
-        "grad_dtype": ("float32", "none"), "optional": ((), "empty"), "sparse": ((), "empty"),
-        "layer": (str, "none|function"), "lr": (0.5, "number")}),
+        "grad_dtype": ("float32", "none"), "state_dtype": ("float32", "none"), "optional": ((), "empty"),
+        "sparse": ((), "empty"), "layer": (str, "none|function"), "lr": (0.5, "number")}),
     "step_program: config": (lambda **x: step_program(PARAMS, "adam", config=Config(**x), lr=0.5), {
         "param": ("float32", ""), "grad": ("float32", ""), "state": ("float32", ""), "master": (None, "none")}),
     "bind": (bind, BIND), "run|bind|backward|step|merged_adam": (run, BIND | {

@@ -97,15 +97,6 @@ def test_two_optimizers_are_each_one():
         same_bits(apply, program)
 
 
-def test_norms_are_merged_and_not_flat():
-    program = step_program(PARAMS, "lars_momentum", **numbers_of("lars_momentum"))
-    made = passes.fuse_optimizer(program)
-    assert made.program.counts()["merged_lars_momentum"] == 1 and not made.program.startup
-    assert "lars_momentum has norms of tensors" in made.reasons[0]
-    declined = passes.fuse_optimizer(program, form="flat")
-    assert not declined.applied and "not flat: lars_momentum has norms of tensors" in declined.reasons[0]
-
-
 def test_updates_of_nothing_stay_out():
     made = passes.fuse_optimizer(adam([*PARAMS[:3], ("none", (0, 2))]), form="flat")
     assert made.program.counts()["adam"] == 2
@@ -140,29 +131,18 @@ UNEVEN = {"a.w": 0.5, "a.b": 0.5, "b.w": 0.25, "c": 0.5, "b.v": 0.5, "d.e.f": 0.
 
 @pytest.mark.parametrize("name", ["rescale_grad", "epsilon_at", "rounding", "decay", "maximize"])
 def test_attributes_are_all_compared(name):
-    """What there is one of in a merged op must be the same, or nothing is done; the reason names both ops."""
+    """What there is one of in a merged op must be the same, or nothing is done. The reason names the first update, that
+    of the gradient made first, and the one that differs, whichever lie between."""
     choices = {"epsilon_at": "uncorrected", "rounding": "stochastic", "decay": "decoupled", "maximize": True}
     value = choices.get(name, 0.37251)
     program = adam(PARAMS[:3])
-    changed = [op.replace(attrs={**op.attrs, name: value}) if op.type == "adam" and "c" not in op.inputs["params"]
-               and "a.b" in op.inputs["params"] else op for op in program.main]
-    program = program.replace(main=changed)
+    given = program.main[-1].attrs[name]
+    program = program.replace(main=[op.replace(attrs={**op.attrs, name: value}) if op.writes[0] == "a.w" else op
+                                    for op in program.main])
     for form in ("auto", "flat", "merged"):
         result = passes.fuse_optimizer(program, form=form)
         assert not result.applied
-        assert f"{name} differs: " in result.reasons[0] and f"{value!r} for adam of 'a.b'" in result.reasons[0]
-
-
-def test_a_reason_names_the_first_update_and_then_the_one_that_differs():
-    """The first is that of the gradient made first, the last parameter's, whichever updates lie between."""
-    program = adam(PARAMS[:3])
-    last, _, first = (k for k, op in enumerate(program.main) if op.type == "adam")
-    one, other = (program.main[k].inputs["params"][0] for k in (first, last))
-    main = list(program.main)
-    main[last] = main[last].replace(attrs={**main[last].attrs, "rescale_grad": 0.25})
-    reasons = passes.fuse_optimizer(program.replace(main=main), form="merged").reasons
-    given = main[first].attrs["rescale_grad"]
-    assert f"rescale_grad differs: {given!r} for adam of {one!r}, 0.25 for adam of {other!r}" in reasons[0]
+        assert f"{name} differs: {given!r} for adam of 'b.w', {value!r} for adam of 'a.w'" in result.reasons[0]
 
 
 @pytest.mark.parametrize(("optimizer", "name"), [
@@ -181,12 +161,17 @@ def test_numbers_of_their_own_are_kept(optimizer, name):
     same_bits(passes.fuse_optimizer, program)
 
 
-@pytest.mark.clause("N16")
-def test_stochastic_rounding_is_not_flat():
-    """Its bits go by the number of an element in its tensor."""
-    program = adam(PARAMS[:3], config=Config("bfloat16", "bfloat16", "bfloat16"), rounding="stochastic", seed=5)
-    assert "stochastic rounding" in passes.fuse_optimizer(program, form="flat").reasons[0]
-    assert passes.fuse_optimizer(program).program.counts()["merged_adam"] == 1
+@pytest.mark.clause("N16", "N21")
+@pytest.mark.parametrize(("optimizer", "options", "reason"), [
+    ("adam", dict(config=Config("bfloat16", "bfloat16", "bfloat16"), rounding="stochastic", seed=5), "stochastic roun"),
+    ("adam", dict(state_dtype="uint8"), "'b.w_moment1_0' is in 8 bits, in groups of 32 elements of its tensor"),
+    ("lars_momentum", {}, "lars_momentum has norms of tensors"),
+], ids=["stochastic", "8 bits", "norms"])
+def test_what_is_about_elements_of_one_tensor_is_not_flat(optimizer, options, reason):
+    program = step_program(PARAMS[:3], optimizer, **numbers_of(optimizer), **options)
+    declined, made = passes.fuse_optimizer(program, form="flat"), passes.fuse_optimizer(program).program
+    assert not declined.applied and f"not flat: {reason}" in declined.reasons[0]
+    assert made.counts()[f"merged_{optimizer}"] == 1 and not made.startup
     same_bits(passes.fuse_optimizer, program)
 
 

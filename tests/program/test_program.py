@@ -70,6 +70,9 @@ def test_op_counts_of_a_step(optimizer, ranks, sparse, early):
     (dict(params=[], optimizer="x"), ValueError, "optimizer: expected one of sgd, .*, got 'x'"),
     (dict(lr=[0.5, 0.5]), TypeError, "lr: expected one value, or a mapping that has one for each parameter, got "),
     (dict(lr=-1.0), ValueError, r"main\[2\] sgd: merged_sgd: lr: expected a finite float32 at least 0, got -1.0"),
+    (dict(state_dtype="8bit"), ValueError, "step_program: state_dtype: expected one of float16, .*, got '8bit'"),
+    *((dict(optimizer=name, state_dtype="uint8", config=config), TypeError, rf"0\]: expected {dtypes}, got uint8")
+      for name, config, dtypes in (("lamb", "fp32", "float32 or bfloat16"), ("adam", "fp64", "float64"))),
     (dict(grad_dtype="float64"), TypeError, r"main\[2\] sgd: merged_sgd: grads\[0\]: expected a dtype that widens to"),
 ])
 def test_bad_arguments_of_a_step(options, error, message):

@@ -8,6 +8,7 @@ import pytest
 from program_cases import PARAMS, adam, arrays_of, bound_on, put, started, values
 
 from refopt import gpu
+from refopt.checks.dtypes import REMAINDERS
 from refopt.comm import CommError, local
 from refopt.cpu import remainder
 from refopt.program import UNKNOWN, Config, Op, Program, Var, amp_program, bind, passes, run, step_program
@@ -235,15 +236,22 @@ def test_gradients_in_another_order_of_axes(backend):
     assert (bound.read("a") == 0.5).all()
 
 
+@pytest.mark.parametrize("kind", REMAINDERS)
 @BACKENDS
-def test_remainders_start_at_zero(backend):
+def test_remainders_start_at_zero(backend, kind):
     """What a bf16 parameter and its remainder stand for is then the parameter."""
     bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
-    config = Config("bfloat16", "bfloat16", "float32", "uint16")
+    config = Config("bfloat16", "bfloat16", "float32", kind)
     program = step_program([("a", (5,))], "momentum", config=config, lr=2.0**-12, mu=0.5)
     given = {"a@GRAD": placed(backend, np.ones(5, bfloat16))}
     made = run(program, {"a": placed(backend, np.ones(5, bfloat16))}, backend=backend, gradients=given)
     assert remainder.join(made.read("a"), made.read("a_fp32_master_0")).tolist() == [1 - 2.0**-12] * 5
+
+
+def test_states_in_8_bits_do_not_tell_another_order_of_axes():
+    program = step_program([("a", (4, 3))], "adam", state_dtype="uint8", lr=0.5)
+    with pytest.raises(ValueError, match=r"adam: 'a', whose states are in 8 bits: expected a C-.* strides \(4, 16\)"):
+        started(program, {"a": np.ones((3, 4), np.float32).T})
 
 
 def test_scalars_of_a_buffer_stay_there():

@@ -143,6 +143,7 @@ SIX = {"a": (4,), "b": (5,), "c": (4,), "d": (5,), "e": (4,), "f": (5,)}
 STEP = step_program(SIX.items(), "adam", lr=1.0).with_vars([
     Var("other", (6,), "float32", True, initial=0.0), Var("double", (5,), "float64", True, initial=0.0),
     Var("rows", (5,), "float32", sparse=True), Var("powers", (3,), "float32", True, initial=0.0),
+    Var("codes", (36,), "uint8", True, initial=0), Var("long", (72,), "uint8", True, initial=0),
 ])
 *_, FIRST, _, LAST = STEP.main  # both of shape (5,)
 GRADIENTS = *STEP.main[:6], Op("backward", {"params": ["f"]}, {"grads": ["rows"]}, {}, "backward")
@@ -169,6 +170,7 @@ MERGED = [of_two(*STEP.main[-6:-4]), of_two(*STEP.main[-4:-2])]
 @pytest.mark.parametrize(("good", "bad", "message"), [
     (FIRST, reading(LAST, moment1=LAST.inputs["moment2"]), "expected memory of its own"),
     (FIRST, reading(LAST, moment1=["other"]), r"moment1\[0\]: expected shape \(5,\)"),
+    (reading(FIRST, moment1=["codes"]), reading(LAST, moment1=["long"]), r"expected shape \(36,\) for 5 elements in 8"),
     (FIRST, reading(LAST, grads=["other"]), r"grads\[0\]: expected shape \(5,\)"),
     (FIRST, reading(LAST, beta1_pow=["powers"]), r"beta1_pow\[0\]: expected one element"),
     (FIRST, reading(LAST, moment1=["double"]), r"moment1\[0\]: expected float32"),
@@ -193,14 +195,15 @@ def test_an_update_is_refused_whatever_came_before(good, bad, message):
 
 def test_an_update_of_a_buffer_has_no_tensors():
     """Nor one of a tensor buffers."""
-    program = passes.fuse_optimizer(step_program([("a", (4,)), ("b", (4,))], "sgd", lr=1.0), form="flat").program
-    program = program.with_vars([Var("other", (8,), "float32", True, initial=0.0)])
+    program = passes.fuse_optimizer(step_program([("a", (4,)), ("b", (4,))], "lion", lr=1.0), form="flat").program
+    program = program.with_vars([STEP.vars["other"], STEP.vars["codes"]])
     *before, update = program.main
     for names, error in (
+        ({"moment": ["codes"]}, r"moment\[0\]: expected floats in a buffer, got a state in 8 bits, 'codes'; the mer"),
         ({"grads": ["other"]}, r"grads\[0\]: expected a buffer, as params has, got a tensor, 'other'"),
         ({"params": ["other"]}, r"grads\[0\]: expected a tensor, as params has, got a buffer, '.*Grad.*'"),
     ):
-        with pytest.raises(ValueError, match=error):
+        with pytest.raises((TypeError, ValueError), match=error):
             program.replace(main=(*before, reading(update, **names))).check()
 
 

@@ -201,22 +201,12 @@ def test_memory(program, rule):
 
 @pytest.mark.parametrize("ranks", range(1, 9))
 def test_memory_is_saved_above_two_ranks(ranks):
-    """8 equal tensors, by the greedy rule: 4N as it is in shards, 2N + 4N/W with copies; 6N without shards."""
-    program = cases.step([(f"w{k}", (105,)) for k in range(840 // 105)], "sgd", world_size=ranks)
-    sizes, good, owners = about(program, "greedy")
-    elements = sum(sizes)
-    assert counts.total(counts.memory(sizes, good, "sgd", optimize_cast=True)) == 6 * elements
-    saved = []
-    for rank in range(ranks):
-        without, with_copies = (
-            counts.total(counts.memory(sizes, good, "sgd", owners=owners, rank=rank, optimize_cast=cast))
-            for cast in (False, True)
-        )
-        own = sum(size for size, owner in zip(sizes, owners, strict=True) if owner == rank)
-        assert (without, with_copies) == (4 * elements, 2 * elements + 4 * own)
-        saved.append(without - with_copies)
-    assert sum(saved) == ranks * counts.saved(elements, ranks)
-    assert (min(saved) > 0) == (ranks > 2) == (counts.saved(elements, ranks) > 0)
+    """Equal shares: 4N as it is in shards, 2N + 4N/W with copies."""
+    shares = [105] * ranks, [True] * ranks, "sgd"
+    without, with_copies = (
+        counts.total(counts.memory(*shares, owners=range(ranks), optimize_cast=cast)) for cast in (False, True))
+    assert without - with_copies == counts.saved(105 * ranks, ranks)
+    assert (without > with_copies) == (ranks > 2)
 
 
 def test_numbers_of_the_clip_and_of_the_optimizer_are_apart():
@@ -226,13 +216,15 @@ def test_numbers_of_the_clip_and_of_the_optimizer_are_apart():
     assert cases.updates(program)[0].attrs["epsilon"] == numbers_of("adam")["epsilon"]
 
 
-def test_memory_of_averages_of_rows():
-    """A number for each row, where others have one for each element."""
-    shapes = (6, 4), (5, 3)
-    program = amp_program([(f"w{k}", shape) for k, shape in enumerate(shapes)], "normuon", lr=0.5)
-    good = [copy_of(f"w{k}") in program.vars for k in range(2)]
-    expected = counts.memory([24, 15], good, "normuon", rows=[6, 5])
-    assert counts.kept(program) == counts.total(expected) and expected["state"] == 4 * (24 + 15 + 6 + 5)
+@pytest.mark.parametrize(("optimizer", "options", "state"), [
+    ("normuon", {"rows": [9, 5]}, 4 * (36 + 15 + 9 + 5)), ("adam", {"state_dtype": "uint8"}, 2 * 36 * (2 + 1) + 4 * 4),
+    ("lion", {"state_dtype": "bfloat16"}, 2 * (36 + 15)),
+])
+def test_memory_of_other_states_than_one_fp32_number_for_each_element(optimizer, options, state):
+    program = amp_program([("a", (9, 4)), ("b", (5, 3))], optimizer, lr=0.5, state_dtype=options.get("state_dtype"))
+    good = [copy_of(name) in program.vars for name in "ab"]
+    expected = counts.memory([36, 15], good, optimizer, **options)
+    assert counts.kept(program) == counts.total(expected) and expected["state"] == state
 
 
 # What makes no sense.
@@ -252,6 +244,7 @@ def test_memory_of_averages_of_rows():
     (lambda: counts.memory([-4], [True], "adam"), r"memory: sizes\[0\]: expected an integer of at least 0, got -4"),
     (lambda: counts.memory([4], [True], "normuon"), "memory: rows: expected elements of states by row, got None"),
     (lambda: counts.memory([4], [True], "normuon", rows=[2, 2]), "memory: rows: expected 1 entries, .*, got 2"),
+    (lambda: counts.memory([4], [True], "adam", state_dtype="int8"), "memory: state_dtype: expected one of float32"),
     (lambda: counts.memory([4], [True], "muon", rows=[2]), "memory: rows: expected none, as muon has no states by row"),
     (lambda: counts.saved(2**63, 1), r"saved: elements: expected an integer from 0 to 9223372036854775807, got 9\d+8"),
 ])

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from compositions import Composition, steps, violation
+from compositions import REMAINDERS, Composition, steps, violation
 from hypothesis import given
 from hypothesis import strategies as st
 from program_cases import edited, few, put, started, values
@@ -34,7 +34,8 @@ def plain(*chain, optimizer="adam", ranks=3, **options):
 
 
 WITH_KERNELS = [
-    plain(CUT, MERGED), plain(CUT, MERGED, ranks=4, config="bf16"), plain(CUT, config="amp", early=True),
+    plain(CUT, MERGED, config=REMAINDERS[0], state_dtype="uint8"), plain(CUT, MERGED, ranks=4, config="bf16"),
+    plain(CUT, MERGED), plain(CUT, config="amp", early=True),
     mixed(*FOLDED, CUT, MERGED, accumulate=2),
 ]
 OTHERS = [  # in which kernels do what they do above

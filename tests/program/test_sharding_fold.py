@@ -2,9 +2,9 @@
 
 import pytest
 from program_cases import adam, edited
-from sharding_cases import PARAMS, bits, history, step
+from sharding_cases import PARAMS, step
 
-from refopt.program import Op, Var, counts, passes
+from refopt.program import Op, Var, passes
 from refopt.program.ops.updates import routine_of
 
 
@@ -15,15 +15,6 @@ def test_an_update_that_casts():
     assert op.inputs["params"] == op.outputs["params"] == ("a.w.cast_fp16",)
     assert op.inputs["master_params"] == op.outputs["master_params"] == ("a.w",)
     assert op.attrs["norm_of"] == "master"
-
-
-def test_a_merged_update_that_casts():
-    """Casts after an op for several parameters, as `optimize_cast` makes them after `fuse_optimizer`."""
-    cast = passes.optimize_cast(passes.fuse_optimizer(step(PARAMS[:4], fp32=[]), form="merged").program).program
-    made = passes.fold_casts(cast).program
-    assert counts.param_casts(cast) == 4 and counts.param_casts(made) == 0
-    before, after = history([cast], 3, odd={(0, 0)}), history([made], 3, odd={(0, 0)})
-    assert list(map(bits, before[0])) == list(map(bits, after[0]))
 
 
 def no_start(program):

@@ -15,7 +15,9 @@ from refopt.comm import local
 from refopt.program import bind, passes, placement, step_program
 
 PARAMS = [("a.w", (9, 4)), ("a.b", (7,)), ("b.w", (65,)), ("c", ())]
-SAME = Composition("amp_program", PARAMS, "adam", {"lr": 0.5, "loss_scale": 8.0, "max_norm": 0.5}, 2)
+CODED = {name: "uint8" if name == "a.b" else None for name, _ in PARAMS}
+SAME = Composition("amp_program", PARAMS, "adam", {"lr": 0.5, "loss_scale": 8.0, "max_norm": 0.5, "state_dtype": CODED},
+                   2)
 SENT = "send_to_owners", {"min_block_size": 4}
 
 
@@ -139,6 +141,7 @@ FITS_NOT = [
     (entry("version"), GONE, TypeError, "got none of version"), (entry("more"), 1, TypeError, "got 'more'"),
     (entry("hypers", "lr"), "0.5", TypeError, "lr: expected a number, got '0.5'"),
     (entry("hypers", "beta1"), 1.5, ValueError, "beta1: expected a finite float32 at least 0 and below 1, got 1.5"),
+    (("states", "a.b", "slots", "moment1", 0, 35), 191, ValueError, r"moment1\[0\]: expected no value below 0, got -"),
     (slot("moment2", 0, 3), -1, ValueError, r"moment2\[0\]: expected no value below 0, got -1.0 at \(3,\)"),
     *((slot("beta1_pow", 0, 0), value, ValueError, r"beta1_pow\[0\]: expected a finite number at least 0 and below 1")
       for value in (1, np.nan, -0.5)),

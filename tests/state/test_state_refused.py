@@ -49,7 +49,7 @@ LOAD = {TypeError: [
     ("slots.moment1.0", np.ma.array([0, 1, 2], "f4", mask=[0, 1, 0]), f"moment1[0]: {OWN}, got MaskedArray"),
     ("slots.moment1.0", array([1, 2, 3], "i4"), f"moment1[0]: {FOUR}, uint8, got int32"),
     ("slots.moment1.0", array([1] * 3, "u2"), f"{FOUR}, uint8, got uint16"),
-    ("slots.master_params.0", array([1] * 3, "u1"), f"{FOUR}, uint16, got uint8"),
+    ("slots.master_params.0", array([1] * 3, "u1"), f"{FOUR}, uint16, int8, got uint8"),
     ("slots.beta1_pow.0", array([0.5], "f2"), "beta1_pow[0]: expected one of float32, float64, got float16"),
 ], ValueError: [
     ("version", 2, "state: version: expected 1, got 2"), ("routine", ["adam"], "routine: expected one of sgd, adagrad"),

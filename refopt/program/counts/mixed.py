@@ -15,7 +15,7 @@ casts of gradients                 C * A                 C * A                  
 ``reduce``                                                                      P of 4N bytes
 ``broadcast``                                                                   P of 2M + 4(N - M) bytes
 parameters, bytes kept             4N                    6M + 4(N - M)          2M + 4M_r + 4(N - M)
-state of S per element, bytes      4SN                   4SN                    4SN_r
+fp32 states, S per element, bytes  4SN                   4SN                    4SN_r
 =================================  ====================  =====================  ======================
 
 If updates cast, no rank has a cast of a parameter. Buckets reduce the number of ops; see
@@ -33,14 +33,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from refopt.checks.arguments import listed, mapped, number, shown, whole
-from refopt.checks.dtypes import ITEM_SIZES
+from refopt.checks.arguments import chosen, listed, mapped, number, shown, whole
+from refopt.checks.dtypes import ITEM_SIZES, bytes_of
 from refopt.comm import Counted
 from refopt.program.counts.arguments import check, nonzero
 from refopt.program.model import BYTES, UNKNOWN
 from refopt.program.program import Program, expect_program
 from refopt.program.step import find_routine
 
+STORED = "float32", "bfloat16", "uint8"  # dtypes of states of fp32 parameters
 HALF, SINGLE = ITEM_SIZES["float16"], ITEM_SIZES["float32"]
 
 
@@ -148,7 +149,7 @@ def startup(sizes: Sequence[int], eligible: Sequence[bool], *, optimize_cast: bo
 
 def memory(
     sizes: Sequence[int], eligible: Sequence[bool], routine: str, *, owners: Sequence[int] | None = None, rank: int = 0,
-    optimize_cast: bool = False, optional: int = 0, rows: Sequence[int] | None = None,
+    optimize_cast: bool = False, optional: int = 0, rows: Sequence[int] | None = None, state_dtype: str = "float32",
 ) -> dict[str, int]:
     """Bytes that a rank keeps from step to step.
 
@@ -161,13 +162,14 @@ def memory(
         optimize_cast: whether fp16 copies are kept.
         optional: how many of the routine's optional states are in use.
         rows: for NorMuon, elements of each parameter's ``row_moment``; required there, and refused elsewhere.
+        state_dtype: of states by element, as `refopt.program.amp_program` takes it.
 
     Returns:
         ``"fp16"``, ``"fp32"``: parameters; ``"state"``: tensors and scalars.
     """
     others = {name: x for name, x in (("owners", owners), ("rows", rows)) if x is not None}
     check("memory", sizes=sizes, eligible=eligible, **others, rank=rank, optional=optional, optimize_cast=optimize_cast)
-    row = find_routine("memory: routine", routine)
+    row, state_dtype = find_routine("memory: routine", routine), chosen("memory: state_dtype", state_dtype, STORED)
     by_row = sum(slot.by_row for slot in row.slots)
     if (rows is not None) != (by_row > 0):
         expected = "elements of states by row" if by_row else f"none, as {routine} has no states by row"
@@ -180,7 +182,7 @@ def memory(
         copied, own = good and optimize_cast, owner == rank
         kept["fp16"] += HALF * size * copied
         kept["fp32"] += SINGLE * size * (own or not copied)
-        kept["state"] += SINGLE * (tensors * size + by_row * own_rows + len(row.scalars)) * own
+        kept["state"] += (tensors * bytes_of(state_dtype, size) + SINGLE * (by_row * own_rows + len(row.scalars))) * own
     return kept
 
 

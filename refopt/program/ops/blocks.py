@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from refopt.checks.arrays import check_c_order
 from refopt.program.blocks import Block, block_shape, rows_of
 from refopt.program.blocks import split_by_ref as views_of
 from refopt.program.graph import Graph
@@ -58,10 +59,8 @@ def split_by_ref(context: Context, op: Op) -> Callable[[], Any]:
     (whole,), parts, backend = op.inputs["x"], op.outputs["out"], context.backend
     array, blocks = context.arrays[whole], _blocks_of(context.program, parts)
     if _is_flat(context.program, whole, parts):
-        described = backend.describe(array, f"split_by_ref: {whole!r}")
-        if not described.in_c_order():
-            got = f"strides {described.strides} for {described.shape}"
-            raise ValueError(f"split_by_ref: {whole!r}: expected a C-contiguous array, got {got}")
+        where = f"split_by_ref: {whole!r}"
+        check_c_order(where, backend.describe(array, where))
         views = [backend.part(array, block.first, block.size) for block in blocks]
     else:
         views = views_of(array, blocks)

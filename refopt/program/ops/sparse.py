@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from refopt.checks.arrays import check_c_order
 from refopt.program.backends import Backend
 from refopt.program.graph import Graph
 from refopt.program.model import Op, Var
@@ -80,8 +81,7 @@ def checked(backend: Backend, where: str, var: Var, value: Any) -> Segment:
     if rows.shape != expected:
         raise ValueError(f"{where}: [1]: expected shape {expected}, a row for each number, got {rows.shape}")
     for k, x in ((0, numbers), (1, rows)):
-        if not x.in_c_order():
-            raise ValueError(f"{where}: [{k}]: expected a C-contiguous array, got strides {x.strides}")
+        check_c_order(f"{where}: [{k}]", x)
     host = backend.read(indices)
     for k in np.flatnonzero((host < 0) | (host >= var.shape[0]))[:1]:
         raise ValueError(f"{where}: [0][{k}]: expected a row from 0 to {var.shape[0] - 1}, got {host[k]}")

@@ -16,7 +16,8 @@ import numpy as np
 
 from refopt import checks
 from refopt.catalog import KNOWN, Routine
-from refopt.checks.dtypes import SIZES, arithmetic
+from refopt.checks.arrays import check_c_order
+from refopt.checks.dtypes import GROUP, SIZES, arithmetic, stored_shape
 from refopt.program.graph import Graph
 from refopt.program.model import UNKNOWN, Op
 from refopt.program.ops.checks import Describer
@@ -55,6 +56,12 @@ def uncut(op: Op) -> str:
         return "stochastic rounding counts the elements of each tensor"
     routine = routine_of(op)
     return routine.whole if routine else ""
+
+
+def coded(graph: Graph, op: Op) -> str:
+    """Which state of an update is in 8 bits, and so in groups; empty if none is."""
+    names = (name for name in op.reads if graph.vars[name].dtype == "uint8")
+    return next((f"{name!r} is in 8 bits, in groups of {GROUP} elements of its tensor" for name in names), "")
 
 
 def is_flat(graph: Graph, op: Op) -> bool:
@@ -98,7 +105,7 @@ def _alike(graph: Graph, op: Op, routine: Routine) -> Hashable:
     for slot, names in op.inputs.items():
         for name in names:
             var = vars[name]
-            extents = var.shape if slot not in own else var.shape == shape
+            extents = var.shape if slot not in own else var.shape == stored_shape(var.dtype, shape)
             slots.append((slot, extents, var.dtype, var.sparse, name in graph.views))
     outputs = [(slot, names == op.inputs.get(slot)) for slot, names in op.outputs.items()]
     attrs = [(key, type(value), value) for key, value in op.attrs.items()]
@@ -128,6 +135,9 @@ def _check_inputs(graph: Graph, op: Op) -> None:
         for k, name in enumerate(names):
             if graph.vars[name].sparse:
                 raise TypeError(f"{slot}[{k}]: expected a dense variable, got {name!r}, which is sparse")
+            if flat and graph.vars[name].dtype == "uint8":
+                got = f"a state in 8 bits, {name!r}; the merged form takes it"
+                raise TypeError(f"{slot}[{k}]: expected floats in a buffer, got {got}")
             if (name in graph.views) != flat and slot not in SHARED:
                 expected, got = ("a buffer", "a tensor") if flat else ("a tensor", "a buffer")
                 raise ValueError(f"{slot}[{k}]: expected {expected}, as params has, got {got}, {name!r}")
@@ -154,6 +164,9 @@ class Update(Runner):
         self._count = len(op.inputs["params"])
         own = advances(op, routine)
         self.numbers = changeable(op, routine)
+        for name in op.inputs["params"] if coded(context.program, op) else ():  # codes do not tell another order
+            where = f"{op.type}: {name!r}, whose states are in 8 bits"
+            check_c_order(where, context.backend.describe(context.arrays[name], where))
         slots = {slot: [context.arrays[name] for name in names] for slot, names in op.inputs.items()}
         shared = {slot: slots.pop(slot)[0] for slot in SHARED if slot in slots}
         super().__init__(each(self._calls(slots, shared, own, is_flat(context.program, op))))

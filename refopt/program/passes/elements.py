@@ -33,7 +33,7 @@ def shard_elements(
     tensor padded to a multiple of 1,024 elements, and each buffer to a multiple of 1,024 per rank. A
     ``reduce_scatter`` leaves a rank the sums in its part of the buffer, which it averages, checks and updates; then an
     ``all_gather`` gives all ranks the parameters. A tensor across the border of two parts is cut there, and a rank
-    keeps the states of its own elements: ``moment.shard1`` on the second rank.
+    keeps the states of its own elements, of those in 8 bits whole groups: ``moment.shard1`` on the second rank.
 
     Gradients that are summed in fp16 before they are cast, after each micro-step, as `refopt.program.amp_program` does
     with ``reduced="float16"``, are cast and added where their sums are, so a rank has only its part of the fp32

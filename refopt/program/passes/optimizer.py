@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from refopt.catalog import KNOWN, Routine
 from refopt.checks.arguments import chosen, flag
 from refopt.program.model import Op, Var
-from refopt.program.ops.updates import MERGED, SHARED, advances, is_flat, uncut
+from refopt.program.ops.updates import MERGED, SHARED, advances, coded, is_flat, uncut
 from refopt.program.passes import dependencies
 from refopt.program.passes.attributes import differences, differing, unlike
 from refopt.program.passes.flat import flattened, gradient_buffer
@@ -52,10 +52,10 @@ def fuse_optimizer(program: Program, optimizer: str = "all", form: str = "auto",
     separate. Tensors are in the order of the gradients. Scalars that ``scale`` ops advance, two for each tensor of
     Adam, are then advanced by one op per kind.
 
-    The flat form needs an elementwise routine, the same numbers for all tensors, rounding to nearest, gradients that
-    have one buffer of their own or none, and scalars with equal initial values, which `refopt.program.Bound.startup`
-    checks. Ops are not fused if they differ in attributes of which a merged op has only one, depend on each other, or
-    have sparse gradients.
+    The flat form needs an elementwise routine, the same numbers for all tensors, rounding to nearest, no states in 8
+    bits, gradients that have one buffer of their own or none, and scalars with equal initial values, which
+    `refopt.program.Bound.startup` checks. Ops are not fused if they differ in attributes of which a merged op has only
+    one, depend on each other, or have sparse gradients.
 
     Args:
         optimizer: a name of `refopt.catalog.KNOWN`, or ``"all"``.
@@ -198,7 +198,7 @@ def _not_flat(program: Program, unit: Unit, rooted: Set[str]) -> str:
     ops = unit.ops(program)
     if unit.uneven and not unit.routine.whole:
         return next(iter(unit.uneven.values()))
-    if reason := uncut(ops[0]):
+    if reason := uncut(ops[0]) or coded(program, ops[0]):
         return reason
     for op in ops:
         if math.prod(program.vars[op.inputs["params"][0]].shape) == 0:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
-from refopt.checks.dtypes import ITEM_SIZES
+from refopt.checks.dtypes import ITEM_SIZES, stored_shape
 from refopt.program.model import UNKNOWN, Op, Part, Var
 from refopt.program.ops.coalescing import TILE
 from refopt.program.ops.mixed_precision import tiles_of
@@ -209,9 +209,10 @@ class Rewriting:
         if len(span) > 1 or self._rank not in span:
             self._gone |= {name} if var.initial is None else set()
         if len(span) > 1 and self._rank in span:
-            first, size = span[self._rank]
+            # Borders are at whole tiles, and so at whole groups of states in 8 bits.
+            (first,), size = (stored_shape(var.dtype, (n,)) for n in span[self._rank])
             own, initial = self._piece(name, param), name if var.initial is None else var.initial
-            self._vars[own] = Var(own, (size,), var.dtype, True, initial=initial, part=Part(name, var.shape, first))
+            self._vars[own] = Var(own, size, var.dtype, True, initial=initial, part=Part(name, var.shape, first))
 
     def _check(self, op: Op) -> list[Op]:
         """The check of the rank's parts, on the first rank also of what all have; then the sums over the ranks."""

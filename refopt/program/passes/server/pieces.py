@@ -11,7 +11,7 @@ from refopt.cpu.blocks import cut
 from refopt.program.blocks import Block, block_shape, slice_variable, state_block
 from refopt.program.model import Op, Part, Var
 from refopt.program.ops.checks import Describer
-from refopt.program.ops.updates import SHARED, uncut
+from refopt.program.ops.updates import SHARED, coded, uncut
 from refopt.program.passes.balance import Balancer
 from refopt.program.program import Program
 
@@ -90,7 +90,7 @@ def _cut(
     (name,) = op.inputs["params"]
     var = program.vars[name]
     (blocks,) = slice_variable([var.shape], slice_count, min_block_size)
-    reason = uncut(op) if len(blocks) > 1 else ""
+    reason = (uncut(op) or coded(program, op)) if len(blocks) > 1 else ""
     if not reason:
         return blocks, [{}] * len(blocks), ""
     runs = _of_matrices(var, op, blocks[0].size) if "blocks" in op.attrs else []
