@@ -5,14 +5,18 @@ from functools import cache
 import numpy as np
 import pytest
 
-from refopt.cpu.reduce import TILE, tree_sum
+from refopt.cpu.reduce import LANES, TILE, tree_sum
 from refopt.gpu import tables
 from refopt.gpu.kernels import kernel
+from refopt.gpu.rows import OFFSETS
 from refopt.gpu.tables import ARRIVALS, NODE
 from refopt.gpu.target import cuda
-from refopt.gpu.tiles import WHOLE_WARP, joiner
+from refopt.gpu.tiles import WHOLE_WARP, joiner, lane_tree, lane_tree_2, warp_tree_2
 
 pytestmark = pytest.mark.clause("N6")
+
+REALS = [np.float32, np.float64]
+reals = pytest.mark.parametrize("real", REALS)
 
 
 def launch(machine, made, grid, block, *args):
@@ -26,6 +30,49 @@ def launch(machine, made, grid, block, *args):
 
 def noise(*shape, real):
     return np.random.default_rng(shape).uniform(0, 1, size=shape).astype(real)
+
+
+@reals
+def test_lane_trees(machine, real):
+    """256 lanes, four and four to a thread, in 6 shuffles; two sets of lanes in 7."""
+
+    @kernel()
+    def trees(x, y, out):
+        t = cuda.threadIdx.x
+        s = cuda.local.array((2, 8), real)
+        for e in range(8):
+            s[0, e], s[1, e] = x[4 * t + OFFSETS[e]], y[4 * t + OFFSETS[e]]
+        out[0, t], out[3, t] = lane_tree(s, 0), lane_tree(s, 1)
+        out[1, t] = lane_tree_2(s)
+        out[2, t] = warp_tree_2(x[t], y[t])
+
+    for seed in range(10):
+        x, y = noise(2, LANES + seed, real=real)[:, :LANES]
+        out = machine.to_device(np.zeros((4, 32), real))
+        launch(machine, trees, 1, 32, machine.to_device(x), machine.to_device(y), out)
+        one, two, warp, other = out.copy_to_host()
+        assert (one == tree_sum(x)).all() and (two[0::2] == tree_sum(x)).all() and (two[1::2] == tree_sum(y)).all()
+        assert (warp[0::2] == tree_sum(x[:32])).all() and (warp[1::2] == tree_sum(y[:32])).all()
+        assert (other == tree_sum(y)).all()
+
+
+@reals
+@pytest.mark.parametrize("block", [32, 64, 128])
+@pytest.mark.parametrize("count", [1, 2, 31, 32, 33, 500, 1023, 1024])
+def test_join(machine, real, block, count):
+    """A block joins up to 1024 sums, whatever its size and wherever they begin."""
+    join = joiner(real).join
+
+    @kernel()
+    def joining(sums, first, count, out):
+        x = join(sums, first, count)
+        out[cuda.threadIdx.x] = x
+
+    sums = noise(2, 5 + count + 3, real=real)
+    out = machine.to_device(np.zeros(block, real))
+    launch(machine, joining, 1, block, machine.to_device(sums), 5, count, out)
+    got, expected = out.copy_to_host(), tree_sum(sums[:, 5 : 5 + count])
+    assert (got[0::2] == expected[0]).all() and (got[1::2] == expected[1]).all()
 
 
 @cache

@@ -8,7 +8,7 @@ import pytest
 from refopt.checks.dtypes import SIZES, numpy_dtype
 from refopt.gpu.cuda import address
 from refopt.gpu.kernels import kernel
-from refopt.gpu.rows import ROW, access
+from refopt.gpu.rows import ROW, access, rounding
 from refopt.gpu.target import cuda
 from refopt.oracle.exact.cases import same_bits
 from refopt.oracle.exact.placed import Placed
@@ -79,6 +79,27 @@ def test_widening_every_pattern(machine, dtype, target, partial):
 def test_rounding_at_half_way(machine, dtype, partial):
     """Values half-way between two neighbours go to the even one, those beside it to the nearer one."""
     assert_equal(copied(machine, halfway(dtype), dtype, partial=partial), converted(halfway(dtype), dtype))
+
+
+@pytest.mark.parametrize("dtype", SMALL)
+def test_rounding_in_registers(machine, dtype):
+    """What is carried on as the stored value is the stored value."""
+    load, store, rounded = *access("float32", np.float32), rounding(dtype)
+
+    @kernel()
+    def roundtrip(x, y, stop):
+        first, eight = cuda.blockIdx.x * ROW + 4 * cuda.threadIdx.x, cuda.local.array((1, 8), np.float32)
+        load(x, first, stop, True, eight, 0)
+        rounded(y, first, stop, True, eight, 0)
+        store(y, first, stop, True, eight, 0)
+
+    values = halfway(dtype)
+    values = values[: values.size // ROW * ROW]
+    x, y = Placed(machine, values), Placed(machine, np.zeros_like(values))
+    args = address(x.array), address(y.array), values.size
+    machine.prepare(roundtrip, values.size // ROW, 32, args)(machine.stream(0))
+    machine.synchronize()
+    assert_equal(y.read(), converted(values, dtype).astype(np.float32))
 
 
 @pytest.mark.parametrize("dtype", SIZES)
