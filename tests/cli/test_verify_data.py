@@ -131,7 +131,7 @@ def test_a_routine_for_matrices_has_those_of_the_model(capsys, monkeypatch):
         ("executor", None), ("gpu", None), ("executor", 100))] == [300, 59_902, 100]
     assert len(data.matrices(resnet, "gpu")) == 2 and len(data.matrices(resnet, "gpu", 100)) == 54
     muon = KNOWN["muon"]
-    assert [dtype for dtype in data.DTYPES if not data.offered(muon, dtype)] == ["bf16-sr", "fp32-8"]
+    assert [dtype for dtype in data.DTYPES if not data.offered(muon, dtype)] == ["bf16-sr", "fp32-8", "bf16+8-8"]
     assert cli.main(["verify", "--routine", "muon", "--dtype", "fp32"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "54 of the 161 are matrices, 53 of them kernels of convolutions" in out
