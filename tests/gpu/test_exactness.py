@@ -14,7 +14,7 @@ from refopt.gpu.instructions import sqrt
 from refopt.gpu.kernels import kernel
 from refopt.gpu.ladder import adam
 from refopt.gpu.notes import digest
-from refopt.gpu.target import device_function
+from refopt.gpu.target import EXACT, device_function
 
 X = np.ones(3, np.float32)
 
@@ -268,3 +268,11 @@ def test_what_is_refused(monkeypatch):
     with pytest.raises(RuntimeError, match=r"^check: expected a compiler") as error:
         in_the_kernel.inexact(X)
     assert str(error.value).endswith(f"got none: {why}")
+
+
+def test_what_is_exact_as_a_whole_ends_with_its_block():
+    """What is between two blocks is read."""
+    block = f"// begin inline asm\n{EXACT} {{ fma.rn.f32 %f1, %f2, %f3, %f4; }}\n// end inline asm\n"
+    assert exactness.read(block + block) == []
+    (found,) = exactness.read(f"{block}ex2.approx.f32 %f5, %f6;\n{block}")
+    assert found.opcodes == ("ex2.approx.f32",)

@@ -213,7 +213,10 @@ def test_codes_are_exact_whatever_is_approximated(kind, u, scale, sign, error):
 
 @pytest.mark.clause("N21")
 @pytest.mark.parametrize("scale", [0.0, np.nan])
-def test_codes_of_a_group_without_a_scale_are_zero(scale):
+def test_codes_of_a_group_without_a_scale_are_zero(monkeypatch, scale):
+    """Although a GPU's NaN has bits in its last byte."""
+    add = INSTRUCTIONS["add.rn.f32"]
+    monkeypatch.setitem(INSTRUCTIONS, "add.rn.f32", lambda a, b: 0x7FFFFFFF if is_nan(add(a, b)) else add(a, b))
     for kind in (SIGNED, ROOTS):
         given = np.array([np.inf, np.nan, 1e-30, 0, scale, *[0.5] * 4], np.float32)
         assert results_of(codes.codes4(kind), *given.view(np.uint32).tolist()) == [0]
