@@ -19,13 +19,14 @@ _TO_24_BITS = "bfe.u32 m, {d}, 8, 1; add.u32 {d}, {d}, m; add.u32 {d}, {d}, 0x7f
 
 
 class Joined(NamedTuple):
-    """The loads and stores of one element, and of four; and four values rounded as parameters are stored."""
+    """The loads and stores of one element, and of four; and four values rounded as parameters are, alone and joined."""
 
     load: Callable
     load4: Callable
     store: Callable
     store4: Callable
     round4: Callable
+    round4_joined: Callable
 
 
 def _joined(dtype: str) -> Joined:
@@ -90,17 +91,19 @@ def _joined(dtype: str) -> Joined:
     def store4_joined(param, remainder, values):
         put(param, remainder, values)
 
-    rounded = "add.u32 d, d, 0x8000; and.b32 d, d, 0xffff0000; mov.b32 ${}, d; "
+    def rounded(last: str) -> tuple[str, str, str, str]:
+        each = "".join(f"{bits.format(x=f'${4 + k}', d='d')}{last}mov.b32 ${k}, d; " for k in range(4))
+        return f"{{ .reg .b32 d, m; .reg .pred q; {each}}}", "=f,=f,=f,=f,f,f,f,f", "ffff", "ffff"
 
-    @intrinsic(
-        "{ .reg .b32 d, m; .reg .pred q; "
-        + "".join(bits.format(x=f"${4 + k}", d="d") + rounded.format(k) for k in range(4)) + "}",
-        "=f,=f,=f,=f,f,f,f,f", "ffff", "ffff", lanes=True,
-    )
+    @intrinsic(*rounded("add.u32 d, d, 0x8000; and.b32 d, d, 0xffff0000; "), lanes=True)
     def round4_away(x):
         return tuple(split(np.array(x, np.float32), dtype)[0].astype(np.float32))  # of many threads, four rows
 
-    return Joined(load_joined, load4_joined, store_joined, store4_joined, round4_away)
+    @intrinsic(*rounded("and.b32 d, d, 0xffffff00; " if short else ""), lanes=True)
+    def round4_joined(x):
+        return tuple(join(*split(np.array(x, np.float32), dtype)))
+
+    return Joined(load_joined, load4_joined, store_joined, store4_joined, round4_away, round4_joined)
 
 
 JOINED = {dtype: _joined(dtype) for dtype in REMAINDERS}

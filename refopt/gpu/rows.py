@@ -68,7 +68,7 @@ def access(dtype: str, real: Any, policy: str = "") -> Access:
 @lru_cache
 def joined_access(dtype: str, policy: str = "") -> Access:
     """The access to bf16 parameters and remainders of a dtype, together exact fp32; ``at`` has both addresses."""
-    size, (load, load4, store, store4, _) = ITEM_SIZES[dtype], JOINED[dtype]
+    size, (load, load4, store, store4, *_) = ITEM_SIZES[dtype], JOINED[dtype]
     load4 = vectors.with_policy(load4, policy)
     return _of_eight(
         device_function(lambda at, n: (at[0] + 2 * n, at[1] + size * n)),
@@ -111,10 +111,13 @@ def _of_eight(
 
 
 @lru_cache
-def rounding(dtype: str) -> Callable:
-    """Round array a of x as a store in a 16-bit dtype does; for a remainder's, as parameters beside it are stored."""
+def rounding(dtype: str, joined: bool = False) -> Callable:
+    """Round array a of x as a store in a 16-bit dtype does; for a remainder's, as parameters beside it are stored.
+
+    ``joined`` are what parameter and remainder stand for.
+    """
     if dtype in REMAINDERS:
-        round4 = JOINED[dtype].round4
+        round4 = JOINED[dtype].round4_joined if joined else JOINED[dtype].round4
 
         @device_function
         def round_away(address, i, stop, whole, x, a):
@@ -222,12 +225,12 @@ class Slots:
 
     def as_stored(self, arrays: Mapping[str, int]) -> Callable | None:
         """Round arrays of x, each given with its slot, to what a load of the slot returns; None if none changes."""
-        master = self.dtypes["master_params"]
-        exact, stored = self.dtypes.get(self._exact), master if self._exact == "joined" else self.dtypes["params"]
-        dtypes = self.dtypes | {"params": exact, "stored_params": stored}
-        rounded = [(dtypes[name], a) for name, a in arrays.items()
+        master, joined = self.dtypes["master_params"], self._exact == "joined"
+        exact = master if joined and ITEM_SIZES[master] < 2 else self.dtypes.get(self._exact)  # 16 bits lose nothing
+        dtypes = self.dtypes | {"params": exact, "stored_params": master if joined else self.dtypes["params"]}
+        rounded = [(rounding(dtypes[name], joined and name == "params"), a) for name, a in arrays.items()
                    if ITEM_SIZES.get(dtypes[name]) == 2 or dtypes[name] in REMAINDERS]
-        return in_turn([Move(rounding(dtype), a, 0) for dtype, a in rounded]) if rounded else None
+        return in_turn([Move(do, a, 0) for do, a in rounded]) if rounded else None
 
     def _move(self, which: int, name: str, a: int, policy: str = "", chance: int = -1) -> Move:
         name = {"params": self._exact, "stored_params": "params"}.get(name, name)
