@@ -58,3 +58,21 @@ def test_the_step_with_options(routine, name, options):
     """Those that change the formula."""
     report = right(routine, class_of(name), dtypes=["float32"], laws=["L1"], examples=0, diagnose=False, **options)
     assert len(report.of("passed")) >= 10
+
+
+class Late(class_of("AdamW")):  # type: ignore[misc]
+    """Takes the rate of the step before."""
+
+    def step(self, closure=None):
+        rates = [group["lr"] for group in self.param_groups]
+        for group in self.param_groups:
+            group["lr"] = group.get("last", group["lr"] * 1.01)
+        loss = super().step(closure)
+        for group, rate in zip(self.param_groups, rates, strict=True):
+            group["lr"] = group["last"] = rate
+        return loss
+
+
+def test_a_wrong_subclass_is_found():
+    report = check("adamw", Late, dtypes=["float32"], laws=["L1"], examples=0, diagnose=False)
+    assert report.failed_laws == ["L1"]

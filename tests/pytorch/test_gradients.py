@@ -163,3 +163,8 @@ def test_a_parameter_is_the_same_object():
     assert p._version > versions[0] and q._version == versions[1], "that of one that is not written stays"
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+def test_a_step_to_be_differentiated_is_refused():
+    with pytest.raises(ValueError, match="AdamW: differentiable: expected False, since kernels are not part of"):
+        class_of("AdamW")(parameters(), lr=LR, differentiable=True)

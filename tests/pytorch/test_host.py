@@ -101,6 +101,14 @@ def test_what_a_reader_tells_apart(form):
     assert all(reader.compare(grads) is None for grads in others_than(torch.ones(3, 3), torch.ones(4)))
 
 
+def test_versions(form):
+    tensors = [torch.ones(2), torch.ones(3)]
+    before = form.versions(tensors)
+    form.increment_version(tensors[:1])
+    tensors[1].fill_(2)
+    assert (form.versions(tensors) - before).tolist() == [1, 1] and form.versions([]).shape == (0,)
+
+
 def test_same(form):
     a, b = torch.ones(1), torch.ones(1)
     assert form.same([a, b], [a, b]) and form.same([], [])

@@ -175,6 +175,16 @@ def test_a_checkpoint_that_is_loaded_in_place(dtype, masters):
     assert all_bits(params, optimizer) == all_bits(others, other)
 
 
+def test_masters_stay_where_nobody_looks():
+    """What is written through ``.data`` without a word is undone by the master: the page says so."""
+    _, params, optimizer = made("bfloat16", "fp32")
+    for p in params:
+        p.data.fill_(3.0)
+    no_rate(optimizer)
+    steps(optimizer, params, [2])
+    assert not any((p == 3.0).any() for p in params)
+
+
 @pytest.mark.parametrize("of", ["bfloat16", "float32"])
 @each_exact_kind
 @pytest.mark.parametrize("name", PYTORCHS)
@@ -468,5 +478,6 @@ def test_masters_of_groups():
         optimizer.load_state_dict(saved)
     with pytest.raises(TypeError, match=r"\[2\]\['params'\]\[0\]: expected bfloat16 for masters='remainder'"):
         optimizer.add_param_group({"params": parameters(((2,),), dtype=torch.float16), "masters": "remainder"})
-    with pytest.raises(ValueError, match=r"\['masters'\]: expected one of None, fp32, .*, got 'fp64'"):
+    expected = r"\['masters'\]: expected one of None, fp32, remainder, remainder8, got 'fp64'"
+    with pytest.raises(ValueError, match=expected):
         optimizer.add_param_group({"params": parameters(((2,),), dtype=torch.float16), "masters": "fp64"})
