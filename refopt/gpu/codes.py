@@ -16,6 +16,7 @@ import numpy as np
 
 from refopt.checks.dtypes import CODED, GROUP
 from refopt.cpu.codes import HALF, ROOTS, SIGNED, Codes
+from refopt.gpu.patterns import pattern_of
 from refopt.gpu.target import cuda, device_function, intrinsic
 from refopt.gpu.vectors import SECOND, load_float32, store_float32
 from refopt.simt import memory
@@ -25,13 +26,13 @@ LANES = GROUP // 4  # threads of a group
 
 
 def _hex(x: Any) -> str:
-    return f"0f{int(np.float32(x).view(np.uint32)):08x}"
+    return f"0f{pattern_of(x):08x}"
 
 
 def _load4(kind: Codes) -> Callable:
     base = np.float32(2.0**23) * kind.unit  # of which a unit is the last bit
     offset = base + 1 if kind.signed else base  # a signed code is read as one of 1 to 255
-    parts = "".join(f"prmt.b32 ${k}, w, {int(base.view(np.uint32)):#x}, {0x7650 + k:#x}; "
+    parts = "".join(f"prmt.b32 ${k}, w, {pattern_of(base):#x}, {0x7650 + k:#x}; "
                     f"sub.rn.f32 ${k}, ${k}, {_hex(offset)}; " for k in range(4))
     flip = "xor.b32 w, w, 0x80808080; " if kind.signed else ""
 
