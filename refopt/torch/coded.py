@@ -69,8 +69,8 @@ def zeros(param: Tensor) -> Tensor:
 def is_coded(held: Tensor, param: Tensor) -> bool:
     """Whether a tensor has a parameter's codes, as bytes or as the floats to which PyTorch's classes cast them."""
     mine, part = local(held), local(param)
-    kind = mine.dtype == torch.uint8 or (mine.is_floating_point() and mine.shape != part.shape)
-    return kind and mine.numel() == coded_bytes(part.numel())
+    floats = mine.is_floating_point() and mine.shape != part.shape and (mine.ndim == 1 or is_dtensor(param))
+    return (mine.dtype == torch.uint8 or floats) and mine.numel() == coded_bytes(part.numel())
 
 
 def converted(held: Any, param: Tensor, slot: str, formula: Formula) -> Any:
