@@ -20,7 +20,7 @@ DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 # line in the CHANGELOG: "`gpu` may have 9,000 lines of code: ...".
 BUDGET = {
     "catalog": 308, "checks": 878, "cli": 1223, "comm": 1279, "cpu": 1498, "gpu": 6694, "oracle": 10_402,
-    "program": 6593, "simt": 11_003, "state": 687, "torch": 1550, "tests": 47_997, "benchmarks": 7601,
+    "program": 6593, "simt": 11_003, "state": 687, "torch": 1550, "tests": 48_000, "benchmarks": 7601,
 }
 RAISED = {"torch": 1600, "benchmarks": 7740, "oracle": 10_551, "catalog": 310, "program": 6607, "state": 689}
 PACKAGES = sorted(x.name for x in (ROOT / "refopt").iterdir() if x.is_dir() and x.name != "__pycache__")

@@ -8,6 +8,7 @@ from pytorch.trials import in_turn, one, parameters, steps
 from refopt import cpu
 from refopt.cpu.codes import ROOTS, SIGNED
 from refopt.cpu.remainder import split
+from refopt.torch.coded import is_coded
 
 SHAPES = (3, 40), (), (0,), (33,)
 IN_8_BITS = {"states": "8bit"}
@@ -86,3 +87,7 @@ def test_an_entry_that_is_neither(entry, states):
     with pytest.raises(TypeError, match=r"state\[1\]\['exp_avg'\]: expected floats, or 36 bytes of a state in 8 bits"):
         optimizer.load_state_dict(saved)
     assert all_bits(params, optimizer) == known
+
+
+def test_floats_are_codes_only_if_they_are_flat():
+    assert [is_coded(torch.ones(shape), torch.ones(8, 4)) for shape in ((9, 4), (36,))] == [False, True]
