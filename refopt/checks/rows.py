@@ -105,6 +105,7 @@ class _Row(NamedTuple):
     rule: Callable[..., tuple]
     trial: Mapping[str, float]
     elementwise: bool
+    norms: int = 0
     own: Mapping[str, Any] = {}
     matrix_arguments: Callable[..., list[dict[str, Any]]] | None = None
 
@@ -115,6 +116,7 @@ class Routine(_Row):
     ``rule`` is the routine's formula in `refopt.cpu`: ``(p, g, *states, *scalars, **numbers)``, as `refopt.cpu.merged`
     calls it. ``trial`` has numbers for ``refopt verify`` if the usual ones would make the gradient negligible.
     ``elementwise`` says that elements are updated independently: in one pass, by the kernel that such routines share.
+    ``norms`` is how many norms of a tensor a rule takes, in one order: each by `refopt.cpu.reduce.sum_of_squares`.
     ``own`` has the function's arguments other than numbers and choices, with their defaults, and
     ``matrix_arguments(row, arrays, numbers, **own)`` returns more arguments of the rule for each tensor, then always a
     matrix or several; ``arrays`` are those of a call, by slot.

@@ -65,6 +65,7 @@ LAMB = routine(
     merged_lamb, rule, source="arXiv:1904.00962; Paddle's lamb operator",
     states=[*MOMENTS, *POWERS],
     launches=2,
+    norms=2,
     # The moments are written in the first launch and read again in the second.
     passes={"params": 3, "moment1": 3, "moment2": 3},
 )

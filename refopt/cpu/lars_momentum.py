@@ -86,6 +86,7 @@ LARS_MOMENTUM = routine(
     trial={"lr": 10.0},
     choices={"adapt": ("norms", "decay", "decay_and_norms"), "norm_of": ("param", "master")},
     passes=passes,
+    norms=2,
     forms={
         "separate": Form(launches=1, merged=False),
         "cooperative": Form(launches=1),

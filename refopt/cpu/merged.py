@@ -12,8 +12,9 @@ before the step, which may differ from the master.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from refopt import checks
 from refopt.checks.dtypes import REMAINDERS, arithmetic, name_of
 from refopt.checks.rows import Routine
 from refopt.cpu.codes import HALF, chances, codes_of
+from refopt.cpu.reduce import tile_sums
 from refopt.cpu.remainder import join, split
 from refopt.cpu.stochastic import dither, random16
 
@@ -53,14 +55,25 @@ def tensors(rule: Callable[..., tuple], call: checks.Call, own: Mapping[str, Any
     return [Tensor(rules[i], call, i) for i in call.active]
 
 
-def run(every: list[Tensor], *, grad_factor: Any = None, found_inf: Any = None) -> None:
-    """Apply the rule to the current contents of tensors, as a merged function does."""
+def run(
+    every: list[Tensor], *, grad_factor: Any = None, found_inf: Any = None,
+    squares: Sequence[np.ndarray] | None = None, into: Callable[[list[list[np.ndarray]]], None] | None = None,
+) -> None:
+    """Apply the rule to the current contents of tensors, as a merged function does.
+
+    Of tensors that are parts of others, and begin at a tile of these, norms are taken in two steps: ``into`` receives
+    for each part and norm the sums of its tiles, and nothing is modified; ``squares`` has for each part the sums of
+    squares of the whole.
+    """
     if found_inf is not None and found_inf.reshape(-1)[0] != 0:
         return
     factor = 1 if grad_factor is None else grad_factor.reshape(-1)[0]
     with np.errstate(all="ignore"):
-        for tensor in every:
-            tensor.step(factor)
+        if into is not None:
+            into([tensor.tiles(factor) for tensor in every])
+            return
+        for k, tensor in enumerate(every):
+            tensor.step(factor, None if squares is None else squares[k])
 
 
 class Tensor:
@@ -86,13 +99,22 @@ class Tensor:
         self.chance = {name: k for k, name in enumerate(rounded)}
         self.numbers = numbers if row.elementwise else numbers | {"stored": self._stored}
 
-    def step(self, factor: Any) -> None:
+    def tiles(self, factor: Any) -> list[np.ndarray]:
+        """For each norm that the rule takes, the sums of squares of the tiles."""
+        found: list[np.ndarray] = []
+
+        def squares(values: np.ndarray) -> Any:
+            found.append(tile_sums(values * values))
+            return self.real(0)
+
+        self._results(factor, _with_squares(self.rule, squares))
+        return found
+
+    def step(self, factor: Any, squares: np.ndarray | None = None) -> None:
         """Apply the rule, and store its results."""
-        arrays, real = self.arrays, self.real
+        arrays, given = self.arrays, None if squares is None else iter(squares)
         param, master = arrays["params"], arrays["master_params"]
-        g = self.rescale * real(factor) * arrays["grads"].astype(real)
-        states = [self._value(name, param.size) for name in self.carried]
-        results = self.rule(exact(param, master, real), g, *states, **self.numbers)
+        results = self._results(factor, self.rule if given is None else _with_squares(self.rule, lambda _: next(given)))
         if not self.checked:  # a rule always returns the same form
             _check_results(self.row, self.carried, arrays, results)
             self.checked = True
@@ -100,6 +122,13 @@ class Tensor:
             if arrays[name] is not None:
                 self._store(name, np.asarray(state))
         _store_param(param, master, results[0], self.seed, self.chance.get("params"))
+
+    def _results(self, factor: Any, rule: Callable[..., tuple]) -> tuple:
+        arrays, real = self.arrays, self.real
+        param = arrays["params"]
+        g = self.rescale * real(factor) * arrays["grads"].astype(real)
+        states = [self._value(name, param.size) for name in self.carried]
+        return rule(exact(param, arrays["master_params"], real), g, *states, **self.numbers)
 
     def _value(self, name: str, size: int) -> Any:
         array = self.arrays[name]
@@ -119,6 +148,14 @@ class Tensor:
     def _stored(self, name: str, x: np.ndarray) -> np.ndarray:
         array = self.arrays[name]
         return (array if name == "params" else x.astype(array.dtype)).astype(self.real)
+
+
+def _with_squares(rule: Callable[..., tuple], squares: Callable[[np.ndarray], Any]) -> Callable[..., tuple]:
+    """A rule with another function in place of `refopt.cpu.reduce.sum_of_squares`."""
+    function: Any = rule
+    other = FunctionType(function.__code__, function.__globals__ | {"sum_of_squares": squares})
+    other.__kwdefaults__ = function.__kwdefaults__
+    return other
 
 
 def _store_param(

@@ -63,6 +63,7 @@ NOVOGRAD = routine(
     merged_novograd, rule, source="arXiv:1905.11286; NVIDIA's Jasper",
     states=[Slot("moment"), *scalars(second_moment=0.0)],
     launches=2,
+    norms=1,
     passes={"grads": 2},  # the gradient is read for its norm, and again
 )
 novograd = single(merged_novograd)

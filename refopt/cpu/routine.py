@@ -41,7 +41,7 @@ def routine(
     function: Callable[..., None], rule: Callable[..., tuple], *, source: str, states: Iterable[Slot] = (),
     limits: Mapping[str, Limit] = NONE, choices: Mapping[str, tuple] = NONE, launches: int = 1,
     passes: Mapping[str, int] | Callable[..., dict[str, int]] = NONE, forms: Mapping[str, Form] = NONE,
-    trial: Mapping[str, float] = NONE, matrix_arguments: Callable[..., list[dict[str, Any]]] | None = None,
+    trial: Mapping[str, float] = NONE, norms: int = 0, matrix_arguments: Callable[..., list[dict[str, Any]]] | None = None,
 ) -> Routine:
     """The row of a merged function; also completes the function's docstring with the shared arguments.
 
@@ -60,7 +60,7 @@ def routine(
             a function of form, dtypes and choices.
         forms: the forms on the device, if there are others than by tensor and merged.
         trial: numbers for ``refopt verify``, if its usual ones would leave little of a gradient.
-        matrix_arguments: as in the row.
+        norms, matrix_arguments: as in the row.
 
     Raises:
         TypeError: signature, docstring and row do not match.
@@ -86,6 +86,7 @@ def routine(
         rule=rule,
         trial=trial,
         elementwise=launches == 1 and not forms,
+        norms=norms,
         own={name: x for name, x in defaults.items() if isinstance(x, tuple) or name in UNSET},
         matrix_arguments=matrix_arguments,
     )

@@ -22,6 +22,10 @@ tables, and wait where they need the first launch's results.
 multiprocessor at a time. They decide how its 65,536 registers are divided: 128 per thread for the norms, 72 for an
 update. Without bounds the compiler saves registers, and a thread with few registers has few loads in flight. These
 bounds were the fastest on an H200.
+
+Of tensors that several ranks have a part of, the first launch only stores the sums of tiles (`tile_launches`). When
+these have been joined over the ranks, a small launch closes all tensors, and the second is as before
+(`closing_launches`).
 """
 
 from collections.abc import Callable
@@ -79,6 +83,45 @@ def update_kernel(routine: Routine, dtypes: tuple, choices: tuple, factor: str |
     return kernel(UPDATE_BOUNDS)(merged)
 
 
+@factory
+def tiles_kernel(routine: Routine, dtypes: tuple, choices: tuple, factor: str | None) -> Kernel:
+    """The first launch for parts of tensors, a block for each chunk: sums of tiles, from ``places[n, tensor]`` on."""
+    phase = phases(routine, dtypes, choices, factor)
+    norms = phase.count
+
+    def merged(addresses, chunks, places, tiles, hyper, factor_at, found_at):
+        if phase.found(found_at):
+            return
+        c, lane = cuda.blockIdx.x, cuda.threadIdx.x % 32
+        tensor = chunks[c, TENSOR]
+        at = phase.addresses_of(addresses, tensor)
+        k = phase.shared_of(hyper, tensor, at, factor_at)
+        for first in of_warp(chunks[c, START], chunks[c, STOP], TILE):
+            x = phase.tile(at, first, chunks[c, STOP], chunks[c, ALIGNED], k)
+            if lane < norms:
+                tiles[places[lane, tensor] + first // TILE] = x
+
+    merged.__name__ = f"{routine.merged_name}_tiles"
+    return kernel(NORM_BOUNDS)(merged)
+
+
+@factory
+def close_kernel(routine: Routine, dtypes: tuple, choices: tuple, factor: str | None) -> Kernel:
+    """The launch that closes parts of tensors, a thread for each, from the sums of squares at ``places[n, tensor]``."""
+    phase = phases(routine, dtypes, choices, factor)
+    last = phase.count - 1
+
+    def merged(addresses, places, sums, numbers, hyper, factor_at, found_at):
+        if phase.found(found_at):
+            return
+        for tensor in range(cuda.grid(1), places.shape[1], cuda.gridsize(1)):
+            squares = sums[places[0, tensor]], sums[places[last, tensor]]
+            phase.close(tensor, squares, phase.addresses_of(addresses, tensor), numbers, hyper, factor_at)
+
+    merged.__name__ = f"{routine.merged_name}_close"
+    return kernel(NORM_BOUNDS)(merged)
+
+
 @lru_cache
 def phases(routine: Routine, dtypes: tuple, choices: tuple, factor: str | None) -> SimpleNamespace:
     """The two phases of a step for one chunk, ``norms`` and ``update``, and the device functions that they call.
@@ -114,6 +157,15 @@ def phases(routine: Routine, dtypes: tuple, choices: tuple, factor: str | None) 
             s[n, 0] = load_scalar(at[first_scalar + n])
         return rescaled(hypers_of(hyper, tensor), factor_at) + scalars_of(s, 0)
 
+    @device_function
+    def close_tensor(tensor, squares, at, numbers, hyper, factor_at):
+        """Write a tensor's numbers and scalars; no block reads its scalars any more."""
+        closed = close(squares, shared_of(hyper, tensor, at, factor_at))
+        for n in range(numbers_kept):
+            numbers[n, tensor] = closed[n]
+        for n in range(scalars):
+            store_scalar(at[first_scalar + n], closed[numbers_kept + n])
+
     def norms_by(tile: Callable, rows: tuple[int, int]) -> Callable:
         sums_of = chunk_sums(tile, real, rows)
 
@@ -126,13 +178,8 @@ def phases(routine: Routine, dtypes: tuple, choices: tuple, factor: str | None) 
             k = shared_of(hyper, tensor, at, factor_at)
             closes, squares = sums_of(c, at, chunks, nodes, counters, sums, k)
             if closes and cuda.threadIdx.x == 0:
-                # All blocks of the tensor have read its scalars by now, so they can be written. What elements share is
-                # read again here, so that it needs no registers before.
-                closed = close(squares, shared_of(hyper, tensor, at, factor_at))
-                for n in range(numbers_kept):
-                    numbers[n, tensor] = closed[n]
-                for n in range(scalars):
-                    store_scalar(at[first_scalar + n], closed[numbers_kept + n])
+                # What elements share is read again here, so that it needs no registers before.
+                close_tensor(tensor, squares, at, numbers, hyper, factor_at)
 
         return norms_of
 
@@ -162,7 +209,7 @@ def phases(routine: Routine, dtypes: tuple, choices: tuple, factor: str | None) 
     return SimpleNamespace(
         rule=rule, found=found, addresses_of=addresses_of, hypers_of=hypers_of, numbers_of=numbers_of,
         rescaled=rescaled, shared_of=shared_of, tile=tile, row=row, update_row=update_row, arrays=arrays,
-        norms_by=norms_by, norms=norms_by(tile, (0, norms)), update=update,
+        norms_by=norms_by, norms=norms_by(tile, (0, norms)), count=norms, close=close_tensor, update=update,
     )
 
 
@@ -253,3 +300,29 @@ def launches(group: Group, form: str, **choices: Any) -> Launches:
         steps.append(machine.prepare(norms, chunks, NORM_BOUNDS[0], norm_args))
         steps.append(machine.prepare(update, chunks * tiles, UPDATE_BOUNDS[0], (*tables, *args), "overlapping"))
     return Launches(machine, steps)
+
+
+def tile_launches(group: Group, form: str, tiles: Any, places: np.ndarray, **choices: Any) -> Launches:
+    """The launch over a group's parts of tensors, whose sums of tiles go to their places, shape (norms, tensors)."""
+    machine = group.machine
+    kind, tables, (_, _, hyper) = arguments(group, choices)
+    args = *tables, _placed(group, places), tiles, hyper, *group.gate
+    return Launches(machine, [machine.prepare(tiles_kernel(*kind), group.chunk_count, NORM_BOUNDS[0], args)])
+
+
+def closing_launches(group: Group, form: str, sums: Any, places: np.ndarray, **choices: Any) -> Launches:
+    """The launches that update a group's parts of tensors, whose sums of squares are at their places."""
+    machine, block = group.machine, NORM_BOUNDS[0]
+    kind, tables, (scratch, numbers, hyper) = arguments(group, choices)
+    args = group.addresses, _placed(group, places), sums, numbers, hyper, *group.gate
+    closing = machine.prepare(close_kernel(*kind), -(-len(group.members) // block), block, args)
+    update, rest = update_kernel(*kind, group.chunk_tiles), (scratch, numbers, hyper, 0, *group.gate)
+    grid = group.chunk_count * group.chunk_tiles
+    return Launches(machine, [
+        closing, machine.prepare(update, grid, UPDATE_BOUNDS[0], (*tables, *rest), "overlapping"),
+    ])
+
+
+def _placed(group: Group, places: np.ndarray) -> Any:
+    """The places of a group's tensors, of those of all, on the device."""
+    return group.machine.to_device(np.ascontiguousarray(places[:, group.members], np.int64))

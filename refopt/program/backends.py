@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -61,24 +61,49 @@ class Cpu:
         """`coalesce_tensor`."""
         return cpu.coalesce_tensor(inputs, **attributes)
 
-    def step(self, routine: Routine, slots: Mapping[str, list], shared: Mapping[str, Any], numbers: Mapping) -> CpuStep:
-        """A routine bound to its arrays."""
-        return CpuStep(routine, slots, shared, numbers)
+    def step(
+        self, routine: Routine, slots: Mapping[str, list], shared: Mapping[str, Any], numbers: Mapping,
+        sums: Placed | None = None,
+    ) -> CpuStep:
+        """A routine bound to its arrays; of parts of tensors, ``sums`` has the sums of squares of the whole."""
+        return CpuStep(routine, slots, shared, numbers, sums=sums)
+
+    def tiles(
+        self, routine: Routine, slots: Mapping[str, list], shared: Mapping[str, Any], numbers: Mapping, tiles: Placed
+    ) -> CpuStep:
+        """The part of a routine's step that comes before its norms: the sums of tiles."""
+        return CpuStep(routine, slots, shared, numbers, tiles=tiles)
+
+
+class Placed(NamedTuple):
+    """An array of sums, and the first place of each tensor's in it, a place for each norm: shape (tensors, norms)."""
+
+    array: Any
+    places: np.ndarray
 
 
 class CpuStep:
     """A routine of `refopt.cpu` and its arrays, which the constructor checks."""
 
     def __init__(
-        self, routine: Routine, slots: Mapping[str, list], shared: Mapping[str, Any], numbers: Mapping[str, Any]
+        self, routine: Routine, slots: Mapping[str, list], shared: Mapping[str, Any], numbers: Mapping[str, Any],
+        sums: Placed | None = None, tiles: Placed | None = None,
     ) -> None:
         every = {name: slots.get(name) for name in routine.slot_names}
         self._numbers, self._own = routine.parted(numbers)
         self._call = checks.check(routine, every, self._numbers, checks.host_array, dict(shared))
         self._tensors, self._shared = tensors(routine.rule, self._call, self._own), shared
+        self._sums, self._tiles = sums, tiles
 
     def __call__(self) -> None:
-        run(self._tensors, **self._shared)
+        squares = self._sums and self._sums.array[self._sums.places]
+        run(self._tensors, **self._shared, squares=squares, into=self._tiles and self._put)
+
+    def _put(self, found: list[list[np.ndarray]]) -> None:
+        assert self._tiles is not None
+        for rows, firsts in zip(found, self._tiles.places, strict=True):
+            for sums, first in zip(rows, firsts, strict=True):
+                self._tiles.array[first : first + sums.size] = sums
 
     def set(self, **numbers: Any) -> None:
         """Change the numbers of later steps."""

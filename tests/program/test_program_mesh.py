@@ -67,12 +67,13 @@ AFTER = (passes.fuse_reduces, passes.fuse_broadcasts, passes.batch_owners, passe
 
 @pytest.mark.clause("N11")
 @given(make=st.sampled_from([amp_program, step_program]), pods=st.sampled_from([1, 2]), element=st.booleans(),
-       chain=st.lists(st.sampled_from(AFTER), min_size=1, max_size=4, unique=True), first=st.booleans())
+       chain=st.lists(st.sampled_from(AFTER), min_size=1, max_size=4, unique=True), first=st.booleans(),
+       optimizer=st.sampled_from(["adam", "lamb"]))
 @few(57)
-def test_any_passes_after_shards_on_a_mesh(make, pods, element, chain, first):
+def test_any_passes_after_shards_on_a_mesh(make, pods, element, chain, first, optimizer):
     """All ranks find what fits together, whatever an owner alone sums along one further axis or two."""
     grid = {"pod": pods, **GRID}
-    base = make(PARAMS, "adam", world_size=4 * pods, **(AMP if make is amp_program else {"lr": 0.5}))
+    base = make(PARAMS, optimizer, world_size=4 * pods, **(AMP if make is amp_program else {"lr": 0.5}))
     plain = passes.over_axes(base, {"shard": 2, "dp": 2, "pod": pods}).program
     begun = passes.pipeline(plain, *FOLDED).program if first else plain
 

@@ -38,6 +38,10 @@ WITH_KERNELS = [
     plain(CUT, MERGED), plain(CUT, config="amp", early=True),
     mixed(*FOLDED, CUT, MERGED, accumulate=2),
 ]
+WITH_NORMS = [
+    mixed(*FOLDED, CUT, ("offload", {}), optimizer="lamb"), plain(CUT, optimizer="lamb", ranks=2, config="fp64"),
+    plain(CUT, optimizer={"a.w": "novograd", "a.b": "lars_momentum", "b.w": "lars_momentum", "c": "lamb"}, mu=0.5),
+]
 OTHERS = [  # in which kernels do what they do above
     mixed(CUT, ("offload", {})), mixed(*FOLDED, CUT, accumulate=3, reduced="float16", fp32=["c"]),
     mixed(*FOLDED, CUT, MERGED, max_norm=None), mixed(CUT, reduced="float16", ranks=2),
@@ -51,11 +55,22 @@ OTHERS = [  # in which kernels do what they do above
     *((case, backend) for case in WITH_KERNELS for backend in ("cpu", "gpu")),
     *(pytest.param(case, backend, marks=[pytest.mark.slow] * (backend == "gpu"))
       for case in OTHERS for backend in ("cpu", "gpu")),
+    *((case, "cpu") for case in WITH_NORMS),
 ], ids=lambda x: x if isinstance(x, str) else " ".join([x.make[:4], *(name for name, _ in x.passes)]))
 def test_the_bits_are_those_of_the_step(case, backend):
     """Parameters on all ranks, checkpoints, and runs that go on from one."""
     assert not violation(case, backend), case
     assert all(applied for _, applied, _ in case.reasons), case.reasons
+
+
+@pytest.mark.clause("N11")
+@pytest.mark.parametrize("case", WITH_NORMS, ids=["lamb", "fp64", "several"])
+def test_norms_of_tensors_that_are_cut(machine, case):
+    """The sums of tiles are joined over the ranks; all norms of a step in one small all-reduce."""
+    assert not violation(case, "gpu"), case
+    (*_, program) = case.rewritten()
+    tiles = {name for op in program.main if op.type == "norm_tiles" for name in op.outputs["tiles"]}
+    assert len(tiles) == 1 and [op.reads for op in program.main if op.type == "all_reduce"][-1:] == [(*tiles,)]
 
 
 @pytest.mark.clause("N11")
@@ -119,7 +134,6 @@ def reasons(case, **options):
 
 
 @pytest.mark.parametrize(("case", "applied", "reason"), [
-    (plain(optimizer="lamb"), False, "'a.w' is left to all ranks: lamb has norms of tensors"),
     (plain(config="bf16", rounding="stochastic"), False, "stochastic rounding counts the elements of each tensor"),
     (plain(ranks=1), False, "one rank owns everything"),
     (plain(sparse=["a.w"]), True, "'a.w' is left to all ranks: 'a.w@GRAD@DENSE' has no all_reduce of its own"),
@@ -276,10 +290,10 @@ def test_parts_that_are_none(part, shape, error, message):
 
 
 def test_routines_are_left_out_by_kind():
-    """Those that update each element independently are cut, and no others."""
+    """Those that iterate matrices are not cut."""
     for name, routine in ROUTINES.items():
         case = plain(optimizer=name, **{h.name: 0.5 for h in routine.hypers if h.default is None and h.name != "lr"})
-        assert reasons(case)[0] == routine.elementwise, name
+        assert reasons(case)[0] == (routine.matrix_arguments is None), name
 
 
 # Sums of tiles.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,11 @@ from refopt import gpu
 from refopt.catalog import Routine
 from refopt.checks.dtypes import numpy_dtype
 from refopt.cpu.coalesce import Coalesced
+from refopt.gpu import norms
 from refopt.gpu.arrays import describer, device_of
 from refopt.gpu.coalesce import CHUNK
+from refopt.gpu.plan import Plan
+from refopt.program.backends import Placed
 
 
 class Gpu:
@@ -59,7 +63,26 @@ class Gpu:
         with gpu.use(self.machine.name):
             return gpu.coalesce_tensor(inputs, stream=self._stream, **attributes)
 
-    def step(self, routine: Routine, slots: Mapping[str, list], shared: Mapping[str, Any], numbers: Mapping) -> Any:
+    def step(
+        self, routine: Routine, slots: Mapping[str, list], shared: Mapping[str, Any], numbers: Mapping,
+        sums: Placed | None = None,
+    ) -> Any:
+        if sums is not None:
+            launcher = partial(norms.closing_launches, sums=sums.array, places=sums.places.T)
+            return self._plan(launcher, routine, slots, shared, numbers)
         lists = [slots[slot.name] for slot in routine.slots if not slot.optional]
         named = {slot.name: slots.get(slot.name) for slot in routine.slots if slot.optional}
         return gpu.plan(routine.name, *lists, **named, **shared, **numbers, stream=self._stream)
+
+    def tiles(
+        self, routine: Routine, slots: Mapping[str, list], shared: Mapping[str, Any], numbers: Mapping, tiles: Placed
+    ) -> Any:
+        launcher = partial(norms.tile_launches, tiles=tiles.array, places=tiles.places.T)
+        return self._plan(launcher, routine, slots, shared, numbers)
+
+    def _plan(
+        self, launcher: Callable[..., Any], routine: Routine, slots: Mapping[str, list], shared: Mapping[str, Any],
+        numbers: Mapping,
+    ) -> Plan:
+        every = {name: slots.get(name) for name in routine.slot_names}
+        return Plan(routine, launcher, every, dict(numbers), routine.merged_form, self._stream, dict(shared))

@@ -90,8 +90,8 @@ def join_tiles(context: Context, op: Op) -> Callable[[], None]:
     """Join the sums of the tiles of each tensor, in one launch."""
     backend: Any = context.backend
     machine, counts = backend.machine, op.attrs["counts"]
-    tiles, sums = (context.arrays[op.inputs[slot][0]] for slot in ("tiles", "sums"))
-    roots, launch = tile_joins(machine, counts, op.attrs["positions"], REAL, sums)
+    tiles, sums = context.arrays[op.inputs["tiles"][0]], context.arrays[op.outputs["sums"][0]]
+    roots, launch = tile_joins(machine, counts, op.attrs["positions"], tiles.dtype.type, sums)
     return each([backend.cast([tiles], [_row(backend, roots, tiles.size)]), _bound(backend, [launch])])
 
 
@@ -130,7 +130,7 @@ def _roots(backend: Any, count: int) -> Any:
 
 
 def _row(backend: Any, roots: Any, count: int) -> Any:
-    return backend.machine.view(roots.reshape(roots.size), 0, (count,), (ITEM_SIZES["float32"],))
+    return backend.machine.view(roots.reshape(roots.size), 0, (count,), (roots.dtype.itemsize,))
 
 
 def _bound(backend: Any, launches: list[Any]) -> Callable[[], None]:

@@ -66,3 +66,14 @@ def check_startup(op: Op) -> None:
     """Raise unless an op runs at startup only."""
     if op.role != "startup":
         raise ValueError(f"role: expected startup, got {op.role}")
+
+
+def one(graph: Graph, names: tuple[str, ...], slot: str, dtype: str) -> tuple[int, ...]:
+    """The shape of a slot's only variable, which must have one dimension."""
+    check_one(names, slot)
+    var = graph.vars[names[0]]
+    if var.dtype != dtype:
+        raise TypeError(f"{slot}: expected {dtype}, got {var.dtype}")
+    if len(var.shape) != 1:
+        raise ValueError(f"{slot}: expected one dimension, got shape {var.shape}")
+    return var.shape

@@ -22,7 +22,7 @@ from refopt.cpu.gradient_check import factor_of
 from refopt.cpu.reduce import TILE, sum_of_squares, tile_sums, tree_sum
 from refopt.program.graph import Graph
 from refopt.program.model import Op
-from refopt.program.ops.checks import Describer, check_alike, check_one, check_widens
+from refopt.program.ops.checks import Describer, check_alike, check_widens, one
 from refopt.program.ops.context import Context
 from refopt.program.ops.registry import op
 
@@ -53,8 +53,8 @@ def sum_(context: Context, op: Op) -> Callable[[], Any]:
 
 
 def _check_gradient_check(graph: Graph, op: Op) -> None:
-    (places,) = _one(graph, op.outputs["sums"], "sums", "float32")
-    if _one(graph, op.outputs["odd"], "odd", "int32") != (1,):
+    (places,) = one(graph, op.outputs["sums"], "sums", "float32")
+    if one(graph, op.outputs["odd"], "odd", "int32") != (1,):
         raise ValueError("odd: expected one element, got more")
     positions = op.attrs.get("positions")
     if not isinstance(positions, tuple) or len(positions) != len(op.inputs["x"]):
@@ -62,7 +62,7 @@ def _check_gradient_check(graph: Graph, op: Op) -> None:
     pieces = whole("pieces", op.attrs.get("pieces", 0), 0, len(positions))
     if (pieces > 0) > ("tiles" in op.outputs):
         raise TypeError("tiles: expected a variable, since some of x are pieces, got none")
-    (tiles,) = _one(graph, op.outputs["tiles"], "tiles", "float32") if "tiles" in op.outputs else (0,)
+    (tiles,) = one(graph, op.outputs["tiles"], "tiles", "float32") if "tiles" in op.outputs else (0,)
     seen: set[tuple[bool, int]] = set()
     for k, place in enumerate(positions):
         cut = k >= len(positions) - pieces
@@ -111,9 +111,11 @@ def check_gradients(context: Context, op: Op) -> Callable[[], Any]:
 
 
 def _check_join(graph: Graph, op: Op) -> None:
-    if op.inputs["sums"] != op.outputs["sums"]:
+    if op.inputs.get("sums", op.outputs["sums"]) != op.outputs["sums"]:
         raise ValueError("sums: expected the same variable in inputs and outputs, since some of it stays")
-    (tiles,), (sums,) = (_one(graph, op.inputs[slot], slot, "float32") for slot in ("tiles", "sums"))
+    real = next((graph.vars[x].dtype for x in op.inputs["tiles"] if graph.vars[x].dtype == "float64"), "float32")
+    (tiles,), (sums,) = (one(graph, names[slot], slot, real)
+                         for slot, names in (("tiles", op.inputs), ("sums", op.outputs)))
     counts, positions = (op.attrs.get(key) for key in ("counts", "positions"))
     for key, values in (("counts", counts), ("positions", positions)):
         for k, value in enumerate(collected(key, values, "integers")):
@@ -121,12 +123,17 @@ def _check_join(graph: Graph, op: Op) -> None:
     if len(counts) != len(positions) or sum(counts) != tiles:  # type: ignore[arg-type]
         got = f"{len(counts)} that add up to {sum(counts)}"  # type: ignore[arg-type]
         raise ValueError(f"counts: expected {len(positions)} that add up to {tiles}, got {got}")  # type: ignore[arg-type]
+    if "sums" not in op.inputs and {*positions} != {*range(sums)}:  # type: ignore[misc]
+        raise ValueError(f"positions: expected all from 0 to {sums - 1}, as sums is no input, got {positions!r}")
 
 
-@op("join_tiles", "tiles sums", "sums", check=_check_join, gpu=f"{GPU}:join_tiles")
+@op("join_tiles", "tiles sums?", "sums", check=_check_join, gpu=f"{GPU}:join_tiles")
 def join_tiles(context: Context, op: Op) -> Callable[[], Any]:
-    """Puts each tensor's sum, joined from its `counts` sums in `tiles`, at its index of `positions` in `sums`."""
-    tiles, sums = (context.arrays[op.inputs[slot][0]] for slot in ("tiles", "sums"))
+    """Puts each tensor's sum, joined from its `counts` sums in `tiles`, at its index of `positions` in `sums`.
+
+    What is at other indices stays if `sums` is also an input; else there must be none.
+    """
+    tiles, sums = context.arrays[op.inputs["tiles"][0]], context.arrays[op.outputs["sums"][0]]
     stops = np.cumsum(op.attrs["counts"])
     rows = [tiles[stop - count : stop] for stop, count in zip(stops, op.attrs["counts"], strict=True)]
 
@@ -143,7 +150,7 @@ def _check_finish(graph: Graph, op: Op) -> None:
     if clips != ("grad_norm" in op.outputs):
         raise TypeError(f"grad_norm: expected {'a variable' if clips else 'none without sums'}, got another number")
     for slot, names in {**op.inputs, **op.outputs}.items():
-        shape = _one(graph, names, slot, "int32" if slot == "odd" else "float32")
+        shape = one(graph, names, slot, "int32" if slot == "odd" else "float32")
         if slot != "sums" and shape != (1,):
             raise ValueError(f"{slot}: expected one element, got shape {shape}")
     if clips:
@@ -194,14 +201,3 @@ def update_loss_scaling(context: Context, op: Op) -> Callable[[], Any]:
     numbers = {name: op.attrs[name] for name in SCALING}
     checked = checks.check_loss_scaling(arrays, checks.host_array, **numbers)
     return lambda: loss_scale.run(arrays, checked)
-
-
-def _one(graph: Graph, names: tuple[str, ...], slot: str, dtype: str) -> tuple[int, ...]:
-    """The shape of a slot's only variable, which must have one dimension."""
-    check_one(names, slot)
-    var = graph.vars[names[0]]
-    if var.dtype != dtype:
-        raise TypeError(f"{slot}: expected {dtype}, got {var.dtype}")
-    if len(var.shape) != 1:
-        raise ValueError(f"{slot}: expected one dimension, got shape {var.shape}")
-    return var.shape

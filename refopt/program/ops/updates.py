@@ -5,6 +5,9 @@ An op of a routine has the routine's slots, with one name in each, or with any n
 The buffers of coalesced tensors may replace the tensors: the op is then flat, and treats each buffer as
 one tensor. Of a buffer of scalars it reads the first, and copies its new value to all. ``grad_factor`` and
 ``found_inf`` are further inputs, of one element. Attributes are the routine's numbers and choices.
+
+Parts of tensors have norms of the whole: ``norm_tiles`` sums their tiles, ranks add these up and join them, and the
+update takes the sums of squares from one more input, ``sums``, at its ``positions``.
 """
 
 from __future__ import annotations
@@ -16,16 +19,21 @@ import numpy as np
 
 from refopt import checks
 from refopt.catalog import KNOWN, Routine
+from refopt.checks.arguments import is_whole
 from refopt.checks.arrays import check_c_order
 from refopt.checks.dtypes import GROUP, SIZES, arithmetic, stored_shape
+from refopt.program.backends import Placed
 from refopt.program.graph import Graph
 from refopt.program.model import UNKNOWN, Op
-from refopt.program.ops.checks import Describer
+from refopt.program.ops.checks import Describer, one, variables
 from refopt.program.ops.context import Context
-from refopt.program.ops.registry import check_slots
+from refopt.program.ops.mixed_precision import tiles_of
+from refopt.program.ops.registry import check_slots, op
 from refopt.program.ops.runner import Runner, each
 
-SHARED = "grad_factor", "found_inf"
+GATE = "grad_factor", "found_inf"
+SHARED = *GATE, "sums"  # slots for all tensors together
+PLACED = "routine", "positions"  # attributes that are not the routine's
 MERGED = "merged_"
 _PLAIN = int, float, str, np.floating, np.integer  # attributes that can be compared at once
 
@@ -42,7 +50,7 @@ def update_types(graph: Graph) -> frozenset[str]:
 
 def of_tensor(op: Op, routine: Routine, k: int) -> dict[str, Any]:
     """The attributes of a routine's op that apply to one of its tensors."""
-    return {key: value[k] if is_of_each(routine, key, value) else value for key, value in op.attrs.items()}
+    return {key: value[k] if is_of_each(routine, key, value) else value for key, value in own_attrs(op).items()}
 
 
 def is_of_each(routine: Routine, key: str, value: Any) -> bool:
@@ -121,11 +129,39 @@ def _check_routine(graph: Graph, op: Op, routine: Routine) -> None:
     _check_inputs(graph, op)
     _check_outputs(op, routine)
     vars = {slot: [graph.vars[name] for name in names] for slot, names in op.inputs.items() if slot not in SHARED}
-    shared = {slot: graph.vars[op.inputs[slot][0]] for slot in SHARED if slot in op.inputs}
-    numbers, own = routine.parted(op.attrs)
+    shared = {slot: graph.vars[op.inputs[slot][0]] for slot in GATE if slot in op.inputs}
+    numbers, own = routine.parted(own_attrs(op))
     call = checks.check(routine, {name: None for name in routine.slot_names} | vars, numbers, Describer(), shared)
     if routine.matrix_arguments:
         routine.matrix_arguments(routine, call.arrays, call.hypers, **own)
+    if "sums" in op.inputs:
+        _check_places(graph, op, routine, "sums", op.inputs["sums"], [1] * count)
+
+
+def own_attrs(op: Op) -> dict[str, Any]:
+    """An update's attributes that are its routine's."""
+    return {key: x for key, x in op.attrs.items() if key not in PLACED}
+
+
+def _check_places(
+    graph: Graph, op: Op, routine: Routine, slot: str, names: tuple[str, ...], counts: list[int]
+) -> None:
+    """Raise unless each tensor has a place for each norm in a slot, with room for a number of sums."""
+    if not routine.norms:
+        raise TypeError(f"{slot}: expected none, since {routine.name} takes no norms, got {', '.join(names)}")
+    reals = {np.dtype(arithmetic(var.dtype)).name for var in variables(graph, op.inputs["params"])}
+    (room,) = one(graph, names, slot, reals.pop() if len(reals) == 1 else "float32")
+    positions, taken = op.attrs.get("positions"), set[int]()
+    if type(positions) is not tuple or len(positions) != len(counts):
+        raise ValueError(f"positions: expected places for each of {len(counts)} tensors, got {positions!r}")
+    for k, (places, count) in enumerate(zip(positions, counts, strict=True)):
+        if type(places) is not tuple or len(places) != routine.norms or not all(map(is_whole, places)):
+            raise ValueError(f"positions[{k}]: expected a place for each of {routine.norms} norms, got {places!r}")
+        for place in places:
+            own = range(place, place + count)
+            if not 0 <= place <= room - count or not taken.isdisjoint(own):
+                raise ValueError(f"positions[{k}]: expected places from 0 to {room - count}, each once, got {place}")
+            taken.update(own)
 
 
 def _check_inputs(graph: Graph, op: Op) -> None:
@@ -168,10 +204,10 @@ class Update(Runner):
             where = f"{op.type}: {name!r}, whose states are in 8 bits"
             check_c_order(where, context.backend.describe(context.arrays[name], where))
         slots = {slot: [context.arrays[name] for name in names] for slot, names in op.inputs.items()}
-        shared = {slot: slots.pop(slot)[0] for slot in SHARED if slot in slots}
+        shared = {slot: slots.pop(slot)[0] for slot in (*SHARED, "tiles") if slot in slots}
         super().__init__(each(self._calls(slots, shared, own, is_flat(context.program, op))))
 
-    def _calls(self, slots: dict[str, list], shared: Mapping[str, Any], own: bool, flat: bool) -> list[Callable]:
+    def _calls(self, slots: dict[str, list], shared: dict[str, Any], own: bool, flat: bool) -> list[Callable]:
         """The step, with the calls that must precede and follow it."""
         if flat:
             self._take_first(slots)
@@ -181,10 +217,15 @@ class Update(Runner):
             before.append(self._keep(slots))
         elif flat and self._routine.scalars:
             after.append(self._spread(slots))
-        self._step = self._context.backend.step(self._routine, slots, shared, self._op.attrs)
+        sums = self._placed(shared.pop("sums")) if "sums" in shared else None
+        self._step = self._context.backend.step(self._routine, slots, shared, own_attrs(self._op), sums)
         if not own or self._shares_scalars():  # the values that a step has cached are out of date
             before.append(self._step.refresh)
         return [*before, self._step, *after]
+
+    def _placed(self, array: Any) -> Placed:
+        """Where the sums of the op's tensors are."""
+        return Placed(array, np.array(self._op.attrs["positions"], np.int64).reshape(-1, self._routine.norms))
 
     def _take_first(self, slots: dict[str, list]) -> None:
         """Give the routine the first of a buffer's scalars, which are equal."""
@@ -262,3 +303,51 @@ class Update(Runner):
             if not 0 <= first < whole.size:
                 raise ValueError(f"{self._op.type}: {slot}: expected {view!r} in its buffer, got it elsewhere")
         return places
+
+
+def _check_norm_tiles(graph: Graph, op: Op) -> None:
+    routine = KNOWN.get(str(op.attrs.get("routine")))
+    if routine is None or not routine.norms:
+        expected = ", ".join(name for name, each in KNOWN.items() if each.norms)
+        raise ValueError(f"routine: expected one of {expected}, got {op.attrs.get('routine')!r}")
+    inputs = {slot: names for slot, names in op.inputs.items() if slot != "tiles"}
+    states = {slot: names for slot, names in inputs.items() if slot in routine.states}
+    if op.outputs != {"tiles": op.outputs["tiles"], **states}:
+        raise ValueError(f"outputs: expected tiles and the states, got {', '.join(op.outputs)}")
+    if op.inputs.get("tiles", op.outputs["tiles"]) != op.outputs["tiles"]:
+        raise ValueError("tiles: expected the same variable in inputs and outputs, since some of it stays")
+    written = {slot.name for slot in routine.slots if slot.written}
+    outputs = {slot: names for slot, names in inputs.items() if slot in written}
+    _check_routine(graph, op.replace(type=MERGED + routine.name, inputs=inputs, outputs=outputs), routine)
+    counts = [tiles_of(var.shape) for var in variables(graph, op.inputs["params"])]
+    _check_places(graph, op, routine, "tiles", op.outputs["tiles"], counts)
+
+
+@op("norm_tiles", "params tiles? *", "tiles *", check=_check_norm_tiles)
+def norm_tiles(context: Context, op: Op) -> Runner:
+    """`tiles` receives the sums of squares of tiles that an update of `routine` needs, each tensor's for each norm from
+    its `positions` on; the rest is +0, or stays if `tiles` is also an input. `params` may be empty.
+
+    The tensors are parts that begin at a tile. A device also stores the new states that the norms depend on; so only
+    the update with the joined sums, on the same tensors, completes a step.
+    """
+    return _NormTiles(context, op, KNOWN[op.attrs["routine"]])
+
+
+class _NormTiles(Update):
+    """A ``norm_tiles`` bound to its arrays."""
+
+    def _calls(self, slots: dict[str, list], shared: dict[str, Any], own: bool, flat: bool) -> list[Callable]:
+        backend, (name,) = self._context.backend, self._op.outputs["tiles"]
+        tiles, var, calls = self._context.arrays[name], self._context.program.vars[name], list[Callable]()
+        if shared.pop("tiles", None) is None:
+            calls.append(backend.cast([backend.full(var.shape, var.dtype, 0.0)], [tiles]))
+        if self._count:
+            placed = self._placed(tiles)
+            self._step = backend.tiles(self._routine, slots, shared, own_attrs(self._op), placed)
+            calls.append(self._step)
+        return calls
+
+    def set(self, numbers: Mapping[str, Any]) -> None:
+        if self._count:
+            super().set(numbers)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import chain, pairwise
 
+from refopt.catalog import KNOWN
 from refopt.checks.arguments import whole
 from refopt.program.model import Op
 from refopt.program.ops.coalescing import padded, part_size
@@ -15,6 +16,7 @@ from refopt.program.passes.collectives import checked
 from refopt.program.passes.dependencies import title
 from refopt.program.passes.gradients import params_of
 from refopt.program.passes.grouping import check_limit, fuse_size
+from refopt.program.passes.optimizer import fuse_optimizer
 from refopt.program.passes.owners import along
 from refopt.program.passes.parts import PAIRS, Bucket, Reduction, Rewriting, Tensor, layout_of
 from refopt.program.passes.result import Result
@@ -44,8 +46,12 @@ def shard_elements(
     all-reduce. No bit changes (numerics, N11): elements are updated independently, and whether a gradient was inf or
     NaN, and the norm of all gradients, are added up over the ranks.
 
-    Some tensors are left to all ranks, with reasons: those of routines with norms of tensors, or with stochastic
-    rounding by element number; empty ones; those whose gradients are sparse, or already in buffers.
+    Updates of LAMB, LARS and NovoGrad are merged first, and need norms of tensors. Of those that are cut, each rank
+    sums the squares of its tiles; one ``all_reduce`` of 4 bytes for each tile and norm, of fp64 parameters one more of
+    8, adds them up, and ranks join them (N6).
+
+    Some tensors are left to all ranks, with reasons: matrices of Muon; those with stochastic rounding by element
+    number; empty ones; those whose gradients are sparse, or already in buffers.
 
     Args:
         program: a program for ``degree`` ranks, which may have masters and casts in its updates: after
@@ -66,10 +72,23 @@ def shard_elements(
     reason = declined("shard_elements", program, degree, axis)
     if reason:
         return Result(program, False, (reason,))
-    search = _Search(program, degree, limit, axis)
+    ready = _norms_together(program)
+    search = _Search(ready, degree, limit, axis)
     if not search.buckets:
         return Result(program, False, (*search.reasons, NOTHING))
-    return Result(Rewriting(program, search.buckets, rank, along(degree, axis)).program(), True, tuple(search.reasons))
+    return Result(Rewriting(ready, search.buckets, rank, along(degree, axis)).program(), True, tuple(search.reasons))
+
+
+def _norms_together(program: Program) -> Program:
+    """A program whose updates that need norms are merged, and follow each other, so that ranks join all norms at once.
+    """
+    for name, routine in KNOWN.items():
+        program = fuse_optimizer(program, name, "merged").program if routine.norms else program
+    places = [i for i, op in enumerate(program.main) if getattr(routine_of(op), "norms", 0)]
+    ops = [program.main[i] for i in places]
+    if len(places) < 2 or dependencies.among(program, ops) or dependencies.between(program, places):
+        return program
+    return program.replace(main=dependencies.rewritten(program, [(places, ops)]))
 
 
 class _Search:
@@ -141,7 +160,7 @@ class _Search:
         program, routine = self._program, routine_of(op)
         assert routine is not None
         param, grad = op.inputs["params"][k], op.inputs["grads"][k]
-        if reason := uncut(op):
+        if not routine.norms and (reason := uncut(op)):
             return reason
         sources, made = self._sources.get(param, []), self._made.get(param, [])
         if grad not in (*sources, *made):

@@ -72,14 +72,14 @@ def part_of(op: Op, places: Sequence[int], **changes: object) -> Op:
     if list(places) == list(range(count)):
         return op.replace(**changes)
     routine = routine_of(op)
-    several = {key for key, x in op.attrs.items() if (is_of_each(routine, key, x) if routine else key == "positions")}
+    several = {key for key, x in op.attrs.items() if key == "positions" or (routine and is_of_each(routine, key, x))}
     attrs = {key: tuple(x[k] for k in places) if key in several else x for key, x in op.attrs.items()}
     return op.with_names(
         lambda slot, names: names if slot in _WHOLE else [names[k] for k in places], attrs=attrs, **changes
     )
 
 
-_WHOLE = frozenset([*SHARED, "ring", "sums", "odd"])  # slots for all tensors together
+_WHOLE = frozenset([*SHARED, "ring", "odd"])  # slots for all tensors together
 
 
 class _Owners:

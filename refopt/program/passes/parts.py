@@ -6,13 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
-from refopt.checks.dtypes import ITEM_SIZES, stored_shape
+import numpy as np
+
+from refopt.checks.dtypes import ITEM_SIZES, arithmetic, stored_shape
 from refopt.program.model import UNKNOWN, Op, Part, Var
 from refopt.program.ops.coalescing import TILE
 from refopt.program.ops.mixed_precision import tiles_of
 from refopt.program.ops.updates import MERGED, SHARED, routine_of
 from refopt.program.passes.cast import without_masters
 from refopt.program.passes.coalesce import coalesce_op
+from refopt.program.passes.dependencies import among
 from refopt.program.passes.owners import added_up, nothing_of, part_of, updates_of
 from refopt.program.passes.place import on_device
 from refopt.program.program import Program
@@ -94,7 +97,7 @@ class Rewriting:
 
     def program(self) -> Program:
         program = self._program
-        instead: dict[int, list[Op]] = {}
+        instead = self._with_norms()
         after: dict[int, list[Op]] = {}
         for bucket in self._buckets:
             for reduction in bucket.reductions:
@@ -169,6 +172,77 @@ class Rewriting:
         if op.type == "check_gradients" and not self._spans.keys().isdisjoint(op.inputs["x"]):
             return self._check(op)
         return [op]
+
+    def _with_norms(self) -> dict[int, list[Op]]:
+        """By place, what replaces updates that need norms of tensors that are cut.
+
+        Neighbours that are independent share the sums of tiles, which ranks add up at once: all is at the first place.
+        """
+        main, runs = self._program.main, list[list[int]]()
+        for i, op in enumerate(main):
+            if self._cut(op):
+                last = runs[-1] if runs and runs[-1][-1] == i - 1 else []
+                if last and not among(self._program, [main[j] for j in (*last, i)]):
+                    last.append(i)
+                else:
+                    runs.append([i])
+        return {i: self._joined([main[j] for j in run]) if i == run[0] else [] for run in runs for i in run}
+
+    def _cut(self, op: Op) -> list[int]:
+        """Which tensors of an update are cut and need their norms."""
+        if not self._norms(op):
+            return []
+        return [k for k, name in enumerate(op.inputs["params"]) if len(self._spans.get(name, ())) > 1]
+
+    def _joined(self, updates: Sequence[Op]) -> list[Op]:
+        """Updates that need norms of tensors that are cut, and before them what forms the norms."""
+        before: list[Op] = []
+        after: list[Op] = []
+        for real in dict.fromkeys(map(self._real, updates)):
+            cut_updates, counts = list[Op](), list[int]()
+            for op in (op for op in updates if self._real(op) == real):
+                cut, places, norms = self._cut(op), list[tuple[int, ...]](), self._norms(op)
+                for k in cut:
+                    places.append(tuple(range(len(counts), len(counts) + norms)))
+                    counts += [tiles_of(self._program.vars[op.inputs["params"][k]].shape)] * norms
+                after += self._update(part_of(op, [k for k in range(len(op.inputs["params"])) if k not in cut]))
+                part = part_of(op, cut)
+                cut_updates.append(part.replace(attrs={**part.attrs, "positions": tuple(places)}))
+            name, firsts = cut_updates[0].inputs["params"][0], [*accumulate(counts, initial=0)]
+            tiles, sums = Var(f"{name}@TILES", (sum(counts),), real), Var(f"{name}@SUMS", (len(counts),), real)
+            self._vars |= {tiles.name: tiles, sums.name: sums}
+            for k, op in enumerate(cut_updates):
+                own = self._update(op)
+                before.append(self._norm_tiles(op, own[0] if own else part_of(op, ()), firsts, tiles.name, add=k > 0))
+                after += [each.replace(inputs={**each.inputs, "sums": (sums.name,)}) for each in own]
+            before.append(self._collective("all_reduce", [tiles.name], [tiles.name]))
+            attrs = {"counts": tuple(counts), "positions": tuple(range(len(counts)))}
+            before.append(Op("join_tiles", {"tiles": (tiles.name,)}, {"sums": (sums.name,)}, attrs, updates[0].role))
+        return [*before, *after]
+
+    def _norm_tiles(self, whole: Op, own: Op, firsts: Sequence[int], tiles: str, add: bool) -> Op:
+        """The op that sums the tiles of the rank's parts; ``firsts`` has the first tile of each tensor and norm."""
+        starts = [self._spans[name][self._rank][0] // TILE for name in whole.inputs["params"]
+                  if self._rank in self._spans[name]]
+        pairs = zip(starts, own.attrs["positions"], strict=True)
+        positions = tuple(tuple(firsts[n] + start for n in places) for start, places in pairs)
+        routine = routine_of(whole)
+        assert routine is not None
+        return own.replace(
+            type="norm_tiles", inputs={**own.inputs, **({"tiles": (tiles,)} if add else {})},
+            outputs={"tiles": (tiles,), **{slot: own.inputs[slot] for slot in routine.states}},
+            attrs={**own.attrs, "routine": routine.name, "positions": positions},
+        )
+
+    def _real(self, op: Op) -> str:
+        """The arithmetic type of an update."""
+        return np.dtype(arithmetic(self._program.vars[op.inputs["params"][0]].dtype)).name
+
+    @staticmethod
+    def _norms(op: Op) -> int:
+        """How many norms of a tensor an op takes."""
+        routine = routine_of(op)
+        return routine.norms if routine else 0
 
     def _update(self, op: Op) -> list[Op]:
         """The update of the rank's parts, including states."""
