@@ -62,24 +62,16 @@ def test_on_devices(chain):
     assert not violation(few, "gpu")
 
 
-def test_owners_have_whole_matrices():
-    """One rank updates each, and has its momentum."""
-    programs = case(("shard", {"rule": "greedy"})).rewritten()
+@pytest.mark.parametrize("chain", [("shard", {"rule": "greedy"}), ("shard_elements", {})])
+def test_owners_have_whole_matrices(chain):
+    """One rank updates each, and has its momentum, also where all else is cut by element."""
+    sharded = case(chain)
+    programs = sharded.rewritten()
+    assert not sharded.reasons[0][2] and not violation(sharded)
     for name in MATRICES:
         owners = [k for k, each in enumerate(programs) if any(name in op.outputs["params"] for op in updates(each))]
         kept = [k for k, each in enumerate(programs) if f"{name}_velocity_0" in each.vars]
         assert len(owners) == 1 and (kept == owners or ROUTINES[name] == "adamw")
-
-
-def test_elements_are_not_shared_out():
-    """A matrix stays on all ranks, which a reason says; the elements of others are cut."""
-    sharded = case(("shard_elements", {}), ranks=2)
-    programs = sharded.rewritten()
-    assert {f"{name!r} is left to all ranks: {routine} iterates matrices, each as a whole"
-            for name, routine in ROUTINES.items() if routine != "adamw"} == {*sharded.reasons[0][2]}
-    assert all(name in {x for op in updates(each) for x in op.outputs["params"]} for each in programs
-               for name, routine in ROUTINES.items() if routine != "adamw")
-    assert not violation(sharded)
 
 
 def pieces_of(program, name):

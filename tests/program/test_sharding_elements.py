@@ -45,6 +45,7 @@ WITH_NORMS = [
 OTHERS = [  # in which kernels do what they do above
     mixed(CUT, ("offload", {})), mixed(*FOLDED, CUT, accumulate=3, reduced="float16", fp32=["c"]),
     mixed(*FOLDED, CUT, MERGED, max_norm=None), mixed(CUT, reduced="float16", ranks=2),
+    plain(CUT, config="bf16", rounding="stochastic"),
     mixed(CUT, MERGED, optimizer={"a.w": "adam", "a.b": "lamb", "b.w": "adam", "c": "adam"}, ranks=2),
     replace(plain(CUT, MERGED, ranks=2), tied=("a.w",), frozen=("a.b",)),
 ]
@@ -134,7 +135,6 @@ def reasons(case, **options):
 
 
 @pytest.mark.parametrize(("case", "applied", "reason"), [
-    (plain(config="bf16", rounding="stochastic"), False, "stochastic rounding counts the elements of each tensor"),
     (plain(ranks=1), False, "one rank owns everything"),
     (plain(sparse=["a.w"]), True, "'a.w' is left to all ranks: 'a.w@GRAD@DENSE' has no all_reduce of its own"),
     (replace(plain(), params=[*PARAMS, ("e", (0, 3))]), True, "'e' is left to all ranks: it has no elements"),
@@ -290,10 +290,12 @@ def test_parts_that_are_none(part, shape, error, message):
 
 
 def test_routines_are_left_out_by_kind():
-    """Those that iterate matrices are not cut."""
+    """Those that iterate matrices are not cut, and have owners."""
     for name, routine in ROUTINES.items():
-        case = plain(optimizer=name, **{h.name: 0.5 for h in routine.hypers if h.default is None and h.name != "lr"})
-        assert reasons(case)[0] == (routine.matrix_arguments is None), name
+        numbers = {h.name: 0.5 for h in routine.hypers if h.default is None and h.name != "lr"}
+        program = replace(plain(optimizer=name, **numbers), params=[("w", (33, 64)), ("v", (64, 64))]).program(2)
+        kinds = {op.type for op in parts(program, 2)[1].main} & {"all_gather", "broadcast"}
+        assert kinds == {"broadcast" if routine.matrix_arguments else "all_gather"}, name
 
 
 # Sums of tiles.

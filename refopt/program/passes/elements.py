@@ -1,4 +1,7 @@
-"""Sharding by element: gradients and parameters are in buffers, and each rank updates its part of each."""
+"""Sharding by element: gradients and parameters are in buffers, and each rank updates its part of each.
+
+What cannot be cut goes whole to owners.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,13 @@ from refopt.program.passes.gradients import params_of
 from refopt.program.passes.grouping import check_limit, fuse_size
 from refopt.program.passes.optimizer import fuse_optimizer
 from refopt.program.passes.owners import along
-from refopt.program.passes.parts import PAIRS, Bucket, Reduction, Rewriting, Tensor, layout_of
+from refopt.program.passes.parts import PAIRS, Bucket, Owned, Reduction, Rewriting, Tensor, layout_of
 from refopt.program.passes.result import Result
 from refopt.program.passes.sharding import declined
+from refopt.program.passes.shares import largest_first
 from refopt.program.program import Program, expect_program
 
-NOTHING = "no gradient of an elementwise routine is reduced separately and updated at once"
+NOTHING = "no gradient is reduced separately and updated at once"
 
 
 def shard_elements(
@@ -50,8 +54,10 @@ def shard_elements(
     sums the squares of its tiles; one ``all_reduce`` of 4 bytes for each tile and norm, of fp64 parameters one more of
     8, adds them up, and ranks join them (N6).
 
-    Some tensors are left to all ranks, with reasons: matrices of Muon; those with stochastic rounding by element
-    number; empty ones; those whose gradients are sparse, or already in buffers.
+    Matrices of Muon, and tensors with stochastic rounding by element number, are not cut. Each has an owner, the largest
+    first the rank with the least so far: a ``reduce`` sends it the sum of gradients, and after the update a
+    ``broadcast`` gives all ranks the parameter. Some tensors are left to all ranks, with reasons: empty ones; those
+    whose gradients are sparse, or already in buffers.
 
     Args:
         program: a program for ``degree`` ranks, which may have masters and casts in its updates: after
@@ -63,7 +69,8 @@ def shard_elements(
         axis: the axis of a `refopt.comm.Mesh` that the step is divided along; see `refopt.program.passes.over_axes`.
             ``rank`` and ``degree`` are along it.
 
-    Source: stages 1 and 2 of ZeRO (Rajbhandari et al., 2020), in flat buffers as in Megatron's distributed optimizer.
+    Source: stages 1 and 2 of ZeRO (Rajbhandari et al., 2020), in flat buffers as in Megatron's distributed optimizer;
+    norms as in Paddle's ``distributed_fused_lamb``, matrices as in its ``MuonShardingOptimizer``.
     """
     expect_program("shard_elements", program)
     degree = whole("shard_elements: degree", degree, 1)
@@ -74,9 +81,10 @@ def shard_elements(
         return Result(program, False, (reason,))
     ready = _norms_together(program)
     search = _Search(ready, degree, limit, axis)
-    if not search.buckets:
+    if not search.buckets and not search.owned:
         return Result(program, False, (*search.reasons, NOTHING))
-    return Result(Rewriting(ready, search.buckets, rank, along(degree, axis)).program(), True, tuple(search.reasons))
+    rewriting = Rewriting(ready, search.buckets, search.owned, rank, along(degree, axis))
+    return Result(rewriting.program(), True, tuple(search.reasons))
 
 
 def _norms_together(program: Program) -> Program:
@@ -92,7 +100,7 @@ def _norms_together(program: Program) -> Program:
 
 
 class _Search:
-    """Finds tensors that can be cut."""
+    """Finds tensors that can be cut, or given to an owner."""
 
     def __init__(self, program: Program, degree: int, limit: float, axis: str | None) -> None:
         self._program, self._degree, self._axis = program, degree, axis
@@ -102,13 +110,15 @@ class _Search:
         self._sums, self._others = sums.pop(axis), tuple(sums.values())
         self._scales = dependencies.singles(program, "scale", "communicate")
         self._sources, self._made = self._followed()
-        tensors = sorted(self._tensors(), key=lambda each: each.reduced)
+        found = sorted(self._tensors(), key=lambda each: each.reduced)
+        tensors = [each for each in found if not _whole(program.main[each.updated])]
         kinds = [tuple(program.vars[name].dtype for name in (*each.sources, each.param)) for each in tensors]
         for kind in dict.fromkeys(kinds):
             own = [each for each, other in zip(tensors, kinds, strict=True) if other == kind]
             names, shapes = [each.sources[0] for each in own], [program.vars[each.grad].shape for each in own]
             for group in fuse_size(names, shapes, [kind[0]] * len(own), limit=limit).groups:
                 self._add([own[k] for k in group])
+        self.owned = self._owned([each for each in found if _whole(program.main[each.updated])])
 
     def _followed(self) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
         """By parameter, which of its gradients are summed over ranks, and what is computed from the sums."""
@@ -138,14 +148,27 @@ class _Search:
             averages, why = checked(self._program, places, self._scales, "sum", chain(*further))
             reductions.append(Reduction(names, tuple(places), further, tuple(averages)))
             reason = reason or why
-        reason = reason or self._needed(tensors, {place for each in reductions for place in each.members})
+        last = max(each.updated for each in tensors)
+        reason = reason or self._needed(tensors, last, {place for each in reductions for place in each.members})
         if reason:
             self.reasons.append(f"{tensors[0].grad!r} to {tensors[-1].grad!r}: {reason}")
         else:
             self.buckets.append(Bucket(tuple(tensors), tuple(reductions), tuple(self._spans(tensors))))
 
+    def _owned(self, tensors: list[Tensor]) -> list[Owned]:
+        """The tensors that an owner can have, each with its owner."""
+        able = []
+        for each in tensors:
+            sums = {i for name in each.sources for sums in (self._sums, *self._others) for i in sums.get(name, ())}
+            if reason := self._needed([each], len(self._program.main), sums):
+                self.reasons.append(f"{each.param!r} is left to all ranks: {reason}")
+            else:
+                able.append(each)
+        sizes = [math.prod(self._program.vars[each.param].shape) for each in able]
+        return [Owned(*pair) for pair in zip(able, largest_first(sizes, self._degree), strict=True)]
+
     def _tensors(self) -> Iterator[Tensor]:
-        """The tensors that can be cut; for others, a reason is added."""
+        """The tensors that ranks can divide; for others, a reason is added."""
         for i, op in enumerate(self._program.main):
             for k, param in enumerate(op.inputs["params"] if routine_of(op) else ()):
                 reason = self._why_not(op, k, i)
@@ -156,12 +179,10 @@ class _Search:
                     yield Tensor(param, op.inputs["grads"][k], sources, made, self._sums[sources[0]][0], i)
 
     def _why_not(self, op: Op, k: int, place: int) -> str:
-        """Why a tensor of an update cannot be cut. Empty if it can."""
+        """Why ranks cannot divide the work on a tensor of an update. Empty if they can."""
         program, routine = self._program, routine_of(op)
         assert routine is not None
         param, grad = op.inputs["params"][k], op.inputs["grads"][k]
-        if not routine.norms and (reason := uncut(op)):
-            return reason
         sources, made = self._sources.get(param, []), self._made.get(param, [])
         if grad not in (*sources, *made):
             return f"{grad!r} has no all_reduce of its own"
@@ -182,9 +203,9 @@ class _Search:
                 return f"{name!r} lives from step to step"
         return "" if program.writers[param] == 1 else "other ops change it, too"
 
-    def _needed(self, tensors: Sequence[Tensor], members: set[int]) -> str:
-        """Which op needs all of a tensor that a rank has only a part of. Empty if none does."""
-        program, last = self._program, max(each.updated for each in tensors)
+    def _needed(self, tensors: Sequence[Tensor], last: int, members: set[int]) -> str:
+        """Which op needs all of a tensor, or needs its parameter before it is sent. Empty if none does."""
+        program = self._program
         for each in tensors:
             for i in program.users[each.param][0]:
                 op = program.main[i]
@@ -209,6 +230,12 @@ class _Search:
             borders = [start, *range((start // part + 1) * part, stop, part), stop]
             yield {first // part: (first - start, end - first) for first, end in pairwise(borders)}
             start += length
+
+
+def _whole(op: Op) -> bool:
+    """Whether an update needs more of its tensors than norms and elements."""
+    routine = routine_of(op)
+    return routine is not None and not routine.norms and uncut(op) != ""
 
 
 def _of_pairs(op: Op, name: str, own: set[str]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, chain
 from typing import Any, NamedTuple
@@ -40,6 +41,13 @@ class Tensor(NamedTuple):
     made: tuple[str, ...]
     reduced: int
     updated: int
+
+
+class Owned(NamedTuple):
+    """A parameter that is not cut, and the rank that updates it."""
+
+    tensor: Tensor
+    rank: int
 
 
 class Reduction(NamedTuple):
@@ -85,12 +93,18 @@ def layout_of(dtype: str) -> dict[str, Any]:
 class Rewriting:
     """Writes the program of a rank."""
 
-    def __init__(self, program: Program, buckets: Sequence[Bucket], rank: int, along: Mapping[str, Any]) -> None:
+    def __init__(
+        self, program: Program, buckets: Sequence[Bucket], owned: Sequence[Owned], rank: int, along: Mapping[str, Any]
+    ) -> None:
         self._program, self._buckets, self._rank, self._along = program, buckets, rank, along
+        self._owned = owned
         self._spans = {
             name: span for bucket in buckets for each, span in zip(bucket.tensors, bucket.spans, strict=True)
             for name in (each.param, *each.sources, *each.made)
         }
+        for each, owner in owned:
+            span = {owner: (0, math.prod(program.vars[each.param].shape))}
+            self._spans |= dict.fromkeys((each.param, *each.sources, *each.made), span)
         self._vars: dict[str, Var] = {}
         self._startup: list[Op] = []
         self._gone: set[str] = set()  # masters of which the rank has a part, or nothing
@@ -106,10 +120,18 @@ class Rewriting:
             params = [each.param for each in bucket.tensors]
             gather = self._collective("all_gather", self._own(params), [self._buffer("Param", params)])
             after.setdefault(max(each.updated for each in bucket.tensors), []).append(gather)
+        for each, owner in self._owned:
+            for source in each.sources:
+                place = next(i for i in program.users[source][1] if self._sums_up(program.main[i]))
+                op = program.main[place]
+                instead[place] = [op.replace(type="reduce", attrs={**op.attrs, "root": owner})]
         main = self._cuts(each.param for bucket in self._buckets for each in bucket.tensors)
         for i, op in enumerate(program.main):
             main += instead[i] if i in instead else self._part_of(op)
             main += after.get(i, [])
+        for (param, *_), owner in self._owned:
+            sent = self._collective("broadcast", [param], [param])
+            main.append(sent.replace(attrs={**sent.attrs, "root": owner}))
         kinds = {op.type.removeprefix(MERGED) for op in updates_of(program.replace(main=main))}
         first = {op.type.removeprefix(MERGED): op for op in reversed(updates_of(program))}
         main += [nothing_of(op) for kind, op in first.items() if kind not in kinds]
@@ -117,6 +139,10 @@ class Rewriting:
             vars={**program.vars, **self._vars}, startup=[*program.startup, *self._startup], main=main
         )
         return on_device(without_masters(changed, sorted(self._gone)), self._rank)
+
+    def _sums_up(self, op: Op) -> bool:
+        """Whether an op sums gradients over the ranks among which the program is divided."""
+        return op.type == "all_reduce" and op.attrs.get("axis") == self._along.get("axis")
 
     def _buffer(self, what: str, names: Sequence[str]) -> str:
         """The buffer of some gradients, or of parameters, made at startup."""
@@ -167,7 +193,7 @@ class Rewriting:
         """The rank's part of an op."""
         if routine_of(op) is not None:
             return self._update(op)
-        if op.type in PAIRS and not self._spans.keys().isdisjoint(op.outputs["out"]):
+        if op.type in (*PAIRS, "all_reduce") and not self._spans.keys().isdisjoint(op.outputs["out"]):
             return self._pairs(op)
         if op.type == "check_gradients" and not self._spans.keys().isdisjoint(op.inputs["x"]):
             return self._check(op)
