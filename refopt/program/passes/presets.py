@@ -26,14 +26,15 @@ MERGED: Pass = partial(fuse_optimizer, form="merged")
 
 DATA_PARALLEL: list[Pass] = [coalesce_gradients, fuse_all_reduce, MERGED, optimize_cast, fold_casts]
 BY_BUFFER: Pass = partial(fuse_optimizer, form="merged", per_buffer=True)
+OF_OWNERS: list[Pass] = [fuse_reduces, BY_BUFFER, partial(fuse_broadcasts, limit=16.0), batch_owners]
 PRESETS: dict[str, Callable[[int, int], list[Pass]]] = {
     "data_parallel": lambda rank, ranks: DATA_PARALLEL,
     "sharded": lambda rank, ranks: [
         partial(shard, rank=rank, degree=ranks, rule="greedy", order="reduced"), optimize_cast, fold_casts,
-        fuse_reduces, BY_BUFFER, partial(fuse_broadcasts, limit=16.0), batch_owners,
+        *OF_OWNERS,
     ],
     "sharded_by_element": lambda rank, ranks: [
-        optimize_cast, fold_casts, partial(shard_elements, rank=rank, degree=ranks), BY_BUFFER
+        optimize_cast, fold_casts, partial(shard_elements, rank=rank, degree=ranks), *OF_OWNERS,
     ],
     "parameter_server": lambda rank, ranks: [
         partial(send_to_owners, devices=ranks), partial(of_one_rank, rank=rank), MERGED
@@ -51,7 +52,8 @@ def preset(name: str, rank: int = 0, ranks: int = 1) -> list[Pass]:
     ``sharded``             each parameter has an owner: reductions, updates that cast, and broadcasts in buckets, for
                             all owners at once
     ``sharded_by_element``  buckets are cut into equal parts: each rank updates its own elements, between a
-                            reduce-scatter of the gradients and an all-gather of the parameters
+                            reduce-scatter of the gradients and an all-gather of the parameters; matrices of Muon
+                            have owners
     ``parameter_server``    gradients are sent in blocks to the ranks that update them; for the step of one device
     ``offloaded``           ``data_parallel``, with the states in host memory
     ======================  ========================================================================================
