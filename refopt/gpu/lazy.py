@@ -15,6 +15,9 @@ queue in shared memory, in order; it then adds eight at a time, whose loads are 
 
 A value that both launches need and the second one writes, such as the powers of beta of a table, is copied to scratch
 memory by the first launch, and read from there by the second (numerics, N9).
+
+Loops over occurrences are written with ``while``, since a ``range`` by a step that is not constant begins with a
+division, which takes longer than most of what a thread does here.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -44,12 +47,12 @@ from refopt.gpu.vectors import load_of, store_of
 from refopt.gpu.words import load8
 
 # Threads of a block in each launch; warps of a block in the second, and blocks on a multiprocessor.
-MARK_BLOCK, BLOCK, WARPS, RESIDENT = 128, 64, 2, 12
+MARK_BLOCK, BLOCK, WARPS, RESIDENT = 128, 64, 2, 10
 # Indices compared at a time; places in a queue that are added at once, eight at a time; those there is room for.
 SCAN, DRAIN, ADD, QUEUE = 128, 32, 8, 160
-# Rows of the table of tables, after the addresses of the slots: the address of the indices; the number of rows, and of
-# elements in each; the table's first word; whether four elements of a row can be accessed at a time; the table's number
-# in the plan; and of all occurrences, its first. A last column has only the number of all occurrences.
+# Columns of the table of tables, after the addresses of the slots: the address of the indices; the number of rows, and
+# of elements in each; the table's first word; whether four elements of a row can be accessed at a time; the table's
+# number in the plan; and of all occurrences, its first. The last line has only the number of all occurrences.
 INDICES, ROWS, COLUMNS, WORD, ALIGNED, NUMBER, START = range(7)
 # In clock: the number of the next step's first occurrence, that of this step, and where an index was out of range.
 NEXT, NOW, OUTSIDE = range(3)
@@ -57,12 +60,12 @@ PLACES = 2**40  # more than a table has occurrences in a step
 
 
 @device_function
-def table_of(starts, f, tables):
-    """The table of occurrence f: the last that starts there or earlier."""
-    low, high = 0, tables
+def table_of(tables, f, start):
+    """The table of occurrence f: the last that starts there or earlier, by column ``start``."""
+    low, high = 0, tables.shape[0] - 1
     while high - low > 1:
         middle = (low + high) >> 1
-        if starts[middle] <= f:
+        if tables[middle, start] <= f:
             low = middle
         else:
             high = middle
@@ -72,28 +75,31 @@ def table_of(starts, f, tables):
 @factory
 def marker(slots: int, first_scalar: int, scalars: int, real: Any) -> Kernel:
     """The first launch: mark rows, and copy the scalars of tables."""
-    load = load_of(np.dtype(real).name)
+    load, start = load_of(np.dtype(real).name), slots + START
 
     @kernel((MARK_BLOCK, 8))
     def mark_rows(tables, words, clock, carried):
         let_next_launch_begin()
-        count = tables.shape[1] - 1
-        base, total = clock[NEXT], tables[slots + START, count]
+        count = tables.shape[0] - 1
+        base, total = clock[NEXT], tables[count, start]
         if cuda.grid(1) == 0:
             clock[NOW] = base
-        for t in range(cuda.grid(1), count, cuda.gridsize(1)):
+        t = f = cuda.grid(1)
+        while t < count:
             for n in range(scalars):
-                carried[n, t] = load(tables[first_scalar + n, t])
-        for f in range(cuda.grid(1), total, cuda.gridsize(1)):
-            t = table_of(tables[slots + START], f, count)
-            place = f - tables[slots + START, t]
-            row = load8(tables[slots + INDICES, t] + 8 * place)
-            if 0 <= row < tables[slots + ROWS, t]:
-                word = tables[slots + WORD, t] + 2 * row
+                carried[n, t] = load(tables[t, first_scalar + n])
+            t += cuda.gridsize(1)
+        while f < total:
+            t = table_of(tables, f, start)
+            place = f - tables[t, start]
+            row = load8(tables[t, slots + INDICES] + 8 * place)
+            if 0 <= row < tables[t, slots + ROWS]:
+                word = tables[t, slots + WORD] + 2 * row
                 cuda.atomic.max(words, word, base + f)
                 cuda.atomic.max(words, word + 1, base + total - 1 - f)
             else:
-                cuda.atomic.max(clock, OUTSIDE, tables[slots + NUMBER, t] * PLACES + place + 1)
+                cuda.atomic.max(clock, OUTSIDE, tables[t, slots + NUMBER] * PLACES + place + 1)
+            f += cuda.gridsize(1)
 
     return mark_rows
 
@@ -166,25 +172,27 @@ def scalars_of(routine: Routine, real: Any, by_row: bool, advance: Any) -> Scala
     def read(tables, carried, t, row):
         s = cuda.local.array((room, 1), real)
         for n in range(count):
-            s[n, 0] = load(tables[first + n, t] + item * row) if by_row else carried[n, t]
+            s[n, 0] = load(tables[t, first + n] + item * row) if by_row else carried[n, t]
         return tuple_of(s, 0)
 
     @device_function
     def advance_tables(tables, carried, hyper):
         if of_tables:
-            for t in range(cuda.grid(1), tables.shape[1] - 1, cuda.gridsize(1)):
+            t = cuda.grid(1)
+            while t < tables.shape[0] - 1:
                 after = advance(hypers_of(hyper, t), tuple_of(carried, t))
                 for n in range(count):
-                    store(tables[first + n, t], after[n])
+                    store(tables[t, first + n], after[n])
+                t += cuda.gridsize(1)
 
     @device_function
-    def advance_row(tables, t, row, h, s):
+    def advance_row(tables, hyper, t, row):
         if of_rows:
             cuda.syncwarp()  # every lane has read them
             if cuda.threadIdx.x % 32 == 0:
-                after = advance(h, s)
+                after = advance(hypers_of(hyper, t), read(tables, hyper, t, row))
                 for n in range(count):
-                    store(tables[first + n, t] + item * row, after[n])
+                    store(tables[t, first + n] + item * row, after[n])
 
     return Scalars(read, advance_tables, advance_row)
 
@@ -202,22 +210,23 @@ def lazy_update(routine: Routine, dtypes: tuple, choices: tuple, by_row: bool, f
     load, store = slots.load([*array]), slots.store(array | {"stored_params": 0})
     param_of, states_of = column(1), column(arrays - 1, 1)
     load_values, add_repeats = access(dtypes[grads], real, "", True).load, adder(dtypes[grads], real)
-    addresses_of, own, hypers_of = column(len(dtypes)), len(dtypes), column(len(routine.hypers) - 1)
+    own, start, hypers_of = len(dtypes), len(dtypes) + START, column(len(routine.hypers) - 1)
     read_scalars, advance_tables, advance_row = scalars_of(routine, real, by_row, advance)
 
     @device_function
-    def update(tables, t, row, first, last, h, s, factor_at):
+    def update(tables, hyper, carried, t, row, first, last, factor_at):
         """Update a row, whose values are at places from first to last in the table's."""
-        at, columns, whole = addresses_of(tables, t), tables[own + COLUMNS, t], tables[own + ALIGNED, t] != 0
-        rescale, k = h[-1] * factor_of(factor_at), prepare(h, s)
+        at, columns, whole = tables[t], tables[t, own + COLUMNS], tables[t, own + ALIGNED] != 0
         x, y = cuda.local.array((arrays, 4), real), cuda.local.array((1, 4), real)
         for part in range(0, columns, 128):
             column = part + 4 * (cuda.threadIdx.x % 32)
-            i, stop = row * columns + column, (row + 1) * columns
-            load(at, i, stop, whole, x)
             load_values(at[grads], first * columns + column, (first + 1) * columns, whole, y, 0)
             if last > first:
-                add_repeats(at[grads], tables[own + INDICES, t], row, first, last, column, columns, whole, y)
+                add_repeats(at[grads], at[own + INDICES], row, first, last, column, columns, whole, y)
+            i, stop = row * columns + column, (row + 1) * columns
+            load(at, i, stop, whole, x)
+            h = hypers_of(hyper, t)
+            rescale, k = h[-1] * factor_of(factor_at), prepare(h, read_scalars(tables, carried, t, row))  # meanwhile
             for e in range(4):
                 new = rule(*(param_of(x, e) + (rescale * y[0, e],) + states_of(x, e)), k)  # noqa: RUF005
                 for n in range(arrays):
@@ -226,24 +235,24 @@ def lazy_update(routine: Routine, dtypes: tuple, choices: tuple, by_row: bool, f
 
     def merged(tables, words, clock, hyper, carried, factor_at, found_at):
         wait_for_previous_launch()
-        count = tables.shape[1] - 1
-        base, total = clock[NOW], tables[own + START, count]
+        base, total = clock[NOW], tables[tables.shape[0] - 1, start]
         if cuda.grid(1) == 0:
             clock[NEXT] = base + total
         if found(found_at):
             return
         advance_tables(tables, carried, hyper)
-        for f in range(cuda.grid(1) // 32, total, cuda.gridsize(1) // 32):
-            t = table_of(tables[own + START], f, count)
-            start = tables[own + START, t]
-            row = load8(tables[own + INDICES, t] + 8 * (f - start))
-            if 0 <= row < tables[own + ROWS, t]:
-                word = tables[own + WORD, t] + 2 * row
+        f = cuda.grid(1) // 32
+        while f < total:
+            t = table_of(tables, f, start)
+            since = tables[t, start]
+            row = load8(tables[t, own + INDICES] + 8 * (f - since))
+            if 0 <= row < tables[t, own + ROWS]:
+                word = tables[t, own + WORD] + 2 * row
                 first, last = base + total - 1 - words[word + 1], words[word] - base
                 if first == f:
-                    h, s = hypers_of(hyper, t), read_scalars(tables, carried, t, row)
-                    update(tables, t, row, first - start, last - start, h, s, factor_at)
-                    advance_row(tables, t, row, h, s)
+                    update(tables, hyper, carried, t, row, first - since, last - since, factor_at)
+                    advance_row(tables, hyper, t, row)
+            f += cuda.gridsize(1) // 32
 
     merged.__name__ = f"merged_lazy_{routine.name}"
     return kernel((BLOCK, RESIDENT))(merged)
@@ -260,11 +269,11 @@ class Group:
         self._dtypes = call.spec(members[0]).dtypes
         real = arithmetic(self._dtypes[0])  # type: ignore[arg-type]
         self.hypers = HyperBlock(machine, row, real, members)
-        self._host = np.zeros((len(self._dtypes) + START + 1, len(members) + 1), np.int64)
+        self._host = np.zeros((len(members) + 1, len(self._dtypes) + START + 1), np.int64)
+        self._own = own = self._host[:, len(self._dtypes):].T
         params = [call.arrays["params"][i] for i in members]
-        own = self._host[len(self._dtypes):, :-1]
-        own[ROWS], own[COLUMNS] = [x.shape[0] for x in params], [x.size // max(1, x.shape[0]) for x in params]
-        own[WORD], own[NUMBER] = [firsts[i] for i in members], members
+        own[ROWS, :-1], own[WORD, :-1] = [x.shape[0] for x in params], [firsts[i] for i in members]
+        own[COLUMNS, :-1], own[NUMBER, :-1] = [x.size // max(1, x.shape[0]) for x in params], members
         self._fill(call)
         self._tables = machine.to_device(self._host)
         self._upload = machine.uploader(self._tables)
@@ -284,17 +293,15 @@ class Group:
 
     def _fill(self, call: checks.Call) -> int:
         """Write what may differ from step to step to the table; returns the number of occurrences."""
-        slots = len(self._dtypes)
+        own, count = self._own, len(self._dtypes)
         for n, name in enumerate(self._row.slot_names):
-            self._host[n, :-1] = [x.address if (x := call.arrays[name][i]) else 0 for i in self._members]
+            self._host[:-1, n] = [x.address if (x := call.arrays[name][i]) else 0 for i in self._members]
         indices = [call.arrays["indices"][i] for i in self._members]
-        self._host[slots + INDICES, :-1] = [x.address for x in indices]
-        self._host[slots + START, 1:] = np.cumsum([x.size for x in indices])
-        units = np.array([[min(16, 4 * ITEM_SIZES[dtype]) if dtype and self._row.slots[n].like_param else 1]
-                          for n, dtype in enumerate(self._dtypes)])
-        aligned = (self._host[:slots, :-1] % units == 0).all(0) & (self._host[slots + COLUMNS, :-1] % 4 == 0)
-        self._host[slots + ALIGNED, :-1] = aligned
-        return int(self._host[-1, -1])
+        own[INDICES, :-1], own[START, 1:] = [x.address for x in indices], np.cumsum([x.size for x in indices])
+        units = [min(16, 4 * ITEM_SIZES[dtype]) if dtype and slot.like_param else 1
+                 for slot, dtype in zip(self._row.slots, self._dtypes, strict=True)]
+        own[ALIGNED] = (self._host[:, :count] % units == 0).all(1) & (own[COLUMNS] % 4 == 0)
+        return int(own[START, -1])
 
     def take(self, call: checks.Call, stream: Any) -> None:
         """Take other sparse gradients, in stream order."""
