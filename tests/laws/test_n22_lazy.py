@@ -9,7 +9,7 @@ from hypothesis import example
 from hypothesis import strategies as st
 
 from laws.marks import few
-from refopt import cpu, gpu
+from refopt import cpu, gpu, simt
 from refopt.checks.dtypes import numpy_dtype
 from refopt.cpu.lazy import COUNTS, LAZY
 from refopt.oracle.exact.cases import assert_same
@@ -149,13 +149,23 @@ def test_a_lazy_step_is_that_of_its_rows_alone(routine, count, tables, dtypes, s
 @each
 @few(4, tables=TABLES, dtypes=DTYPES, seed=st.integers(0, 99), shift=st.integers(0, 3), gate=GATES)
 @example(*HOT, 0, ())
-@example(*HOT, 1, ())
+@example(*HOT, 1, (0.5, 0))
+@example([(5, (3,), [[1, 1]] * STEPS)], ["float32"], 1, 0, (1, 1))
 def test_kernels_equal_the_reference(machine, routine, count, tables, dtypes, seed, shift, gate):
     """Of any tables in one plan, with other gradients in each step, aligned and not, and with a flag and a factor."""
     slots, steps = made(routine, count, tables, dtypes, seed)
     got = on_device(machine, routine, count, slots, steps, shift, gate)
     assert_same(reference(routine, count, slots, steps, gate), got, "N22, kernels")
     assert_others_kept(routine, slots, got, steps)
+
+
+@pytest.mark.parametrize(("count", "order"), [("global", "forward"), ("row", "random")])
+def test_nothing_races(executor, count, order):
+    """Neither between warps that mark a row, nor between lanes that add its values or have its scalars."""
+    tables = [(5, (3,), [[3] * 200, None, [4, 4]]), (6, (130,), [[0, 5, 0], [1], [1]])]
+    slots, steps = made("adamw", count, tables, ["float32"], 0)
+    with simt.observe(count=False, watch=True, schedule=order, seed=3):
+        on_device(executor, "adamw", count, slots, steps, 0, ())
 
 
 @each
