@@ -47,6 +47,7 @@ ONE = {
     "products": Step(["-m", "benchmarks.products"], 200, "products"),
     "muon": Step(["-m", "benchmarks.muon"], 560, "muon"),
     "coded": Step(["-m", "benchmarks.coded"], 120, "coded"),
+    "rows": Step(["-m", "benchmarks.rows"], 120, "rows"),
 }
 TWO = {
     "nccl": Step(["-m", "benchmarks.laws", "--two"], 300, "laws"),

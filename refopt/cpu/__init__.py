@@ -11,10 +11,10 @@ Every file with a row (`refopt.cpu.routine`) is an optimizer; its functions, ``m
 oracle also uses the formulae, and varies them. Optimizers share these modules, and the kernels follow them:
 `refopt.cpu.weight_decay`; `refopt.cpu.reduce`, the order of sums; `refopt.cpu.remainder` and `refopt.cpu.stochastic`,
 storage in bf16; `refopt.cpu.codes`, in 8 bits; `refopt.cpu.coalesce`, layouts; `refopt.cpu.gradient_check`, clipping;
-`refopt.cpu.matmul`, products of matrices, including those of tensor cores; `refopt.cpu.muon`, `refopt.cpu.normuon`,
-`refopt.cpu.newton_schulz`, the iterations, and `refopt.cpu.blocks`, the matrices of a parameter. `refopt.cpu.routine`
-and `refopt.cpu.merged` turn a rule into a step. A checked call can be repeated: see these two, `refopt.cpu.cast` and
-`refopt.cpu.loss_scale`.
+`refopt.cpu.lazy`, sparse gradients; `refopt.cpu.matmul`, products of matrices, including those of tensor cores;
+`refopt.cpu.muon`, `refopt.cpu.normuon`, `refopt.cpu.newton_schulz`, the iterations, and `refopt.cpu.blocks`, the
+matrices of a parameter. `refopt.cpu.routine` and `refopt.cpu.merged` turn a rule into a step. A checked call can be
+repeated: see these two, `refopt.cpu.cast` and `refopt.cpu.loss_scale`.
 """
 
 from importlib import import_module
@@ -28,12 +28,13 @@ from refopt.cpu.coalesce import Coalesced, coalesce_tensor
 from refopt.cpu.gradient_check import check_gradients
 from refopt.cpu.lars_momentum import weight_decays
 from refopt.cpu.layouts import Layout, layout
+from refopt.cpu.lazy import merged_lazy
 from refopt.cpu.loss_scale import update_loss_scaling
 from refopt.cpu.matmul import HOPPER, TensorCore, matmul, tensor_core
 
 __all__ = [
     "HOPPER", "Blocks", "Coalesced", "Layout", "TensorCore", "check_gradients", "coalesce_tensor", "layout", "matmul",
-    "merged_cast", "tensor_core", "update_loss_scaling", "weight_decays",
+    "merged_cast", "merged_lazy", "tensor_core", "update_loss_scaling", "weight_decays",
 ]
 
 ROWS: dict[str, Routine] = {}

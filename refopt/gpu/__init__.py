@@ -29,14 +29,16 @@ from refopt.gpu import family
 from refopt.gpu.cast import CastPlan, cast_plan, merged_cast
 from refopt.gpu.check_plan import GradientCheck, gradient_check
 from refopt.gpu.coalesce import Coalesced, coalesce_tensor
+from refopt.gpu.lazy import LazyPlan, lazy_plan, merged_lazy
 from refopt.gpu.loss_scale import loss_scaling, update_loss_scaling
 from refopt.gpu.plan import Plan
 from refopt.gpu.runtime import device, use
 from refopt.gpu.transfer import Transfer
 
 __all__ = [
-    "CastPlan", "Coalesced", "GradientCheck", "Plan", "Transfer", "cast_plan", "coalesce_tensor", "device",
-    "gradient_check", "loss_scaling", "merged_cast", "plan", "to_device", "update_loss_scaling", "use",
+    "CastPlan", "Coalesced", "GradientCheck", "LazyPlan", "Plan", "Transfer", "cast_plan", "coalesce_tensor", "device",
+    "gradient_check", "lazy_plan", "loss_scaling", "merged_cast", "merged_lazy", "plan", "to_device",
+    "update_loss_scaling", "use",
 ]
 
 _PLANS = {name: family.planner(routine) for name, routine in KNOWN.items()}

@@ -1,6 +1,6 @@
 """A plan: a routine bound to its arrays. Tables are built and uploaded once, a step is a launch."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,59 @@ from refopt.gpu.runtime import machine_of
 from refopt.gpu.transfer import Transfer
 
 
-class Plan(Exclusive):
+def complete(routine: Routine, hypers: dict[str, Any]) -> dict[str, Any]:
+    """Hyperparameters, with 0 for those without a default."""
+    return {hyper.name: 0.0 for hyper in routine.hypers if hyper.default is None} | hypers
+
+
+class Numbered(Exclusive):
+    """Tensors of a routine in groups, with hyperparameters that may change from step to step."""
+
+    routine: Routine
+    _groups: Sequence[Any]
+
+    def _take(self, call: checks.Call, given: Container[str]) -> None:
+        """Take the hyperparameters of a call; those without a default that are not ``given`` are missing."""
+        self._rows = {hyper.name: hyper for hyper in self.routine.hypers}
+        self._missing = {name for name, hyper in self._rows.items() if hyper.default is None and name not in given}
+        self._hypers = {name: call.hypers[name] for name in self._rows}
+        self._reals, self._count = call.reals(), len(call.slots["params"])
+
+    @in_turn
+    def set(self, **hyper: Any) -> None:
+        """Change hyperparameters, in stream order, for the next step or the next replay of a captured one."""
+        self._set(hyper)
+
+    def _set(self, hyper: dict[str, Any]) -> None:
+        held = self._hypers
+        changed: dict[str, Any] = {}
+        for name, value in hyper.items():
+            if name not in held:
+                raise TypeError(f"{self.routine.merged_name}: {name}: expected one of {', '.join(held)}")
+            if not _unchanged(value, held[name]) or name in self._missing:
+                changed[name] = checks.check_hyper(self.routine, self._rows[name], value, self._count, self._reals)
+        if not changed:
+            return
+        self._refuse_capture(next(iter(changed)))
+        self._upload(changed)
+        held.update(changed)
+        if self._missing:
+            self._missing -= changed.keys()
+
+    def _upload(self, hypers: dict[str, Any]) -> None:
+        for group in self._groups:
+            for name, value in hypers.items():
+                group.hypers.set(name, value, self._stream)
+
+    def _before(self, hyper: dict[str, Any]) -> None:
+        """Set the numbers that a step is called with; refuse one that lacks any."""
+        if hyper:
+            self._set(hyper)
+        if self._missing:
+            raise TypeError(f"{self.routine.merged_name}: {min(self._missing)}: expected a number, got none")
+
+
+class Plan(Numbered):
     """A merged routine bound to its arrays. Made by `refopt.gpu.plan`.
 
     The plan keeps the arrays alive; their memory must not move, unless `rebind` is called.
@@ -44,7 +96,6 @@ class Plan(Exclusive):
         name = routine.merged_name
         self.routine, self.form = routine, chosen(f"{name}: form", form, routine.forms)
         self._launcher = launcher
-        self._missing = {h.name for h in routine.hypers if h.default is None} - set(hypers)
         super().__init__(machine_of(*slots.values()), stream, name)
         self._shared = {name: array for name, array in (shared or {}).items() if array is not None}
         self._describe = describer(self.device.name, self.device.index)
@@ -61,14 +112,11 @@ class Plan(Exclusive):
     def _begin(self, slots: dict[str, Any], hypers: dict[str, Any]) -> None:
         """Check the call and build the tables."""
         routine = self.routine
-        stand_ins = dict.fromkeys(self._missing, 0.0)
-        self._call = call = checks.check(routine, slots, hypers | stand_ins, self._describe, self._shared)
+        self._call = call = checks.check(routine, slots, complete(routine, hypers), self._describe, self._shared)
+        self._take(call, hypers)
         self._written = [slot.name for slot in routine.slots if slot.written]
         self._bound = self._bound_to(call)
-        self._rows = {hyper.name: hyper for hyper in routine.hypers}
-        self._hypers = {name: call.hypers[name] for name in self._rows}
         self._choices = {name: call.hypers[name] for name in routine.choices}
-        self._reals, self._count = call.reals(), len(call.slots["params"])
         self._carried_from = {"params", "master_params", *routine.scalars}
         self._build()
 
@@ -91,10 +139,7 @@ class Plan(Exclusive):
     @in_turn
     def step(self, **hyper: Any) -> None:
         """One optimizer step, in stream order. Hyperparameters given here also apply to later steps."""
-        if hyper:
-            self._set(hyper)
-        if self._missing:
-            raise TypeError(f"{self.routine.merged_name}: {min(self._missing)}: expected a number, got none")
+        self._before(hyper)
         stream = self._stream
         if self._replayed:
             for group in self._groups:
@@ -103,32 +148,6 @@ class Plan(Exclusive):
             run(stream)
 
     __call__ = step
-
-    @in_turn
-    def set(self, **hyper: Any) -> None:
-        """Change hyperparameters, in stream order, for the next step or the next replay of a captured one."""
-        self._set(hyper)
-
-    def _set(self, hyper: dict[str, Any]) -> None:
-        held = self._hypers
-        changed: dict[str, Any] = {}
-        for name, value in hyper.items():
-            if name not in held:
-                raise TypeError(f"{self.routine.merged_name}: {name}: expected one of {', '.join(held)}")
-            if not _unchanged(value, held[name]) or name in self._missing:
-                changed[name] = checks.check_hyper(self.routine, self._rows[name], value, self._count, self._reals)
-        if not changed:
-            return
-        self._refuse_capture(next(iter(changed)))
-        self._upload(changed)
-        held.update(changed)
-        if self._missing:
-            self._missing -= changed.keys()
-
-    def _upload(self, hypers: dict[str, Any]) -> None:
-        for group in self._groups:
-            for name, value in hypers.items():
-                group.hypers.set(name, value, self._stream)
 
     @in_turn
     def rebind(self, **slots: Any) -> None:

@@ -56,21 +56,21 @@ class Access(NamedTuple):
 
 
 @lru_cache
-def access(dtype: str, real: Any, policy: str = "") -> Access:
-    """The access to an array of a dtype, with values of an arithmetic type.
+def access(dtype: str, real: Any, policy: str = "", four: bool = False) -> Access:
+    """The access to an array of a dtype, with values of an arithmetic type: to eight elements, or to ``four``.
 
     Loads of whole rows may have a policy for the L2 cache.
     """
-    size = SIZES[dtype]
-    return _of_eight(device_function(lambda address, n: address + size * n), *vectors.of_dtype(dtype, policy), real)
+    size, of = SIZES[dtype], _of_four if four else _of_eight
+    return of(device_function(lambda address, n: address + size * n), *vectors.of_dtype(dtype, policy), real)
 
 
 @lru_cache
-def joined_access(dtype: str, policy: str = "") -> Access:
+def joined_access(dtype: str, policy: str = "", four: bool = False) -> Access:
     """The access to bf16 parameters and remainders of a dtype, together exact fp32; ``at`` has both addresses."""
     size, (load, load4, store, store4, *_) = ITEM_SIZES[dtype], JOINED[dtype]
     load4 = vectors.with_policy(load4, policy)
-    return _of_eight(
+    return (_of_four if four else _of_eight)(
         device_function(lambda at, n: (at[0] + 2 * n, at[1] + size * n)),
         device_function(lambda at: load(at[0], at[1])),
         device_function(lambda at: load4(at[0], at[1])),
@@ -106,6 +106,34 @@ def _of_eight(
             for e in range(8):
                 if OFFSETS[e] < left:
                     store1(element(own, OFFSETS[e]), x[a, e])
+
+    return Access(load, store)
+
+
+def _of_four(
+    element: Callable, load1: Callable, load4: Callable, store1: Callable, store4: Callable, real: Any
+) -> Access:
+    """As `_of_eight`, to x[a, 0:4], where all four elements exist or none, if ``whole``."""
+    zero = real(0)
+
+    @device_function
+    def load(at, i, stop, whole, x, a):
+        own, left = element(at, i), stop - i
+        if whole and left > 0:
+            x[a, 0], x[a, 1], x[a, 2], x[a, 3] = load4(own)
+        else:
+            for e in range(4):
+                x[a, e] = real(load1(element(own, e))) if e < left else zero
+
+    @device_function
+    def store(at, i, stop, whole, x, a):
+        own, left = element(at, i), stop - i
+        if whole and left > 0:
+            store4(own, (x[a, 0], x[a, 1], x[a, 2], x[a, 3]))
+        else:
+            for e in range(4):
+                if e < left:
+                    store1(element(own, e), x[a, e])
 
     return Access(load, store)
 
@@ -193,11 +221,11 @@ class Slots:
     """The loads and stores of a routine's slots, for the dtypes of its arrays.
 
     "params" are the exact parameters: in the master, or joined from parameter and remainder, if there is either.
-    "stored_params" are those that the parameter's dtype can hold.
+    "stored_params" are those that the parameter's dtype can hold. A thread has eight elements, or ``four``.
     """
 
-    def __init__(self, routine: Routine, dtypes: tuple) -> None:
-        self.dtypes = dict(zip(routine.slot_names, dtypes, strict=True))
+    def __init__(self, routine: Routine, dtypes: tuple, four: bool = False) -> None:
+        self._four, self.dtypes = four, dict(zip(routine.slot_names, dtypes, strict=True))
         self.real: Any = arithmetic(dtypes[0])
         self.present = frozenset(name for name, dtype in self.dtypes.items() if dtype)
         self._row = {name: row for row, name in enumerate(routine.slot_names)}
@@ -235,9 +263,9 @@ class Slots:
     def _move(self, which: int, name: str, a: int, policy: str = "", chance: int = -1) -> Move:
         name = {"params": self._exact, "stored_params": "params"}.get(name, name)
         if name == "joined":
-            access_of = joined_access(self.dtypes["master_params"], policy)
+            access_of = joined_access(self.dtypes["master_params"], policy, self._four)
             return Move(access_of[which], a, self._row["params"], self._row["master_params"])
         if name in self.codes:
             kind = self.codes[name]
             return Move(store_coded(kind, chance) if which else load_coded(kind), a, self._row[name])
-        return Move(access(self.dtypes[name], self.real, policy)[which], a, self._row[name])
+        return Move(access(self.dtypes[name], self.real, policy, self._four)[which], a, self._row[name])
