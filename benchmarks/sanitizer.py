@@ -5,13 +5,14 @@
 The work is small lists of tensors with empty, odd, misaligned and many-chunk ones, for each routine, each of its forms
 and several combinations of dtypes, two steps each, some rounded stochastically; matrices of several shapes for Muon; a
 check of the gradients before and an update of the loss scale after a step; casts and coalescing; programs that
-accumulate gradients and add up rows: compared with the CPU reference bit for bit. In the same run, each tool is given
+accumulate gradients, add up rows, and take norms from sums of tiles; lazy steps of tables: compared with the CPU reference bit for bit. In the same run, each tool is given
 the kernels of `benchmarks.planted`, with a defect of its kind. The exit status is 1 if a tool has something to say of
 refopt's kernels, or nothing of those, or if a kernel of refopt was not run.
 """
 
 import argparse
 import ast
+import math
 import re
 import shutil
 import sys
@@ -33,12 +34,13 @@ from refopt.catalog.workloads import Parameter, Workload
 from refopt.checks.dtypes import arithmetic, numpy_dtype
 from refopt.cli.verify.around import PLAIN, cast_rows, coalesce_rows
 from refopt.cpu.codes import codes_of
+from refopt.cpu.lazy import LAZY
 from refopt.cpu.reduce import TILE
 from refopt.oracle.exact.build import make, step_of
 from refopt.oracle.exact.cases import arguments, assert_same
 from refopt.oracle.exact.laws import reference
 from refopt.oracle.exact.placed import PlacedCase, kernels
-from refopt.program import Op, Program, Var, amp_program, bind, placement, step_program
+from refopt.program import Op, Program, Var, amp_program, bind, passes, placement, step_program
 
 LIMIT, PLANTED_LIMIT = 500.0, 120.0  # seconds of a part, and of a planted defect
 PARTS = 4  # of the work, each in a process of its own
@@ -56,6 +58,7 @@ DTYPES = (
 BY_CHANCE = ("bfloat16", "bfloat16", "bfloat16")
 AROUND = "around a step"
 MUON = "muon"
+TABLES = [(1, 1), (7, 3), (200, 128), (40, 300)]
 MATRICES = [(1, 1), (17, 33), (130, 70), (64, 64), (200, 300)]
 # dtypes of parameters, gradients, momentum and, if there is one, master, what the iterations compute in, and restarts;
 # squares are iterated as without
@@ -75,6 +78,7 @@ def work(names: list[str], device: str = "gpu") -> None:
             iteration(machine)
             moves(machine)
             programs(machine)
+            lazy(machine)
         elif name == MUON:
             muon(machine)
         else:
@@ -172,6 +176,7 @@ def programs(machine: Any) -> None:
         "accumulated": amp_program(wide, "adam", accumulate=2, max_norm=1.0, **numbers),
         "sparse": step_program(wide, "adam", sparse=[wide[0][0], wide[-2][0]], **numbers),
         "no": joined,
+        **{name: parted(name, wide) for name in ("lamb", "lars_momentum", "novograd")},
     }.items():
         shapes = {key: var.shape for key, var in joined.vars.items()} if program is joined else dict(wide)
         params = {key: random.normal(size=shape).astype(np.float32) for key, shape in shapes.items()}
@@ -184,6 +189,49 @@ def programs(machine: Any) -> None:
         for way, call in ways.items():
             assert ran(call, {key: machine.to_device(x) for key, x in params.items()}, grads) == expected, (name, way)
             print(f"{name} gradients, {way}: equal", flush=True)
+
+
+def parted(name: str, shapes: list[tuple[str, tuple[int, ...]]]) -> Program:
+    """A step whose update takes norms from joined sums of tiles, as that of tensors that are cut."""
+    numbers = {"mu": 0.9} if name == "lars_momentum" else {}
+    program = passes.fuse_optimizer(step_program(shapes, name, lr=0.1, **numbers), form="merged").program
+    *first, update = program.main
+    routine, order = ROUTINES[name], update.inputs["params"]
+    tiles = [-(-math.prod(program.vars[x].shape) // TILE) for x in order for _ in range(routine.norms)]
+    joined = joining(tiles)
+    places = [range(k, k + routine.norms) for k in range(0, len(tiles), routine.norms)]
+    starts = [tuple(sum(tiles[:n]) for n in row) for row in places]
+    outputs = {"tiles": ("tiles",), **{slot: update.inputs[slot] for slot in routine.states}}
+    attrs = {**update.attrs, "routine": name, "positions": tuple(starts)}
+    second = update.replace(
+        inputs={**update.inputs, "sums": ("sums",)}, attrs={**update.attrs, "positions": tuple(map(tuple, places))}
+    )
+    main = [*first, update.replace(type="norm_tiles", outputs=outputs, attrs=attrs), *joined.main, second]
+    return program.replace(vars={**program.vars, **joined.vars}, main=main)
+
+
+def lazy(machine: Any) -> None:
+    """Two lazy steps of each routine, of tables of several widths, by gradients with repeated rows."""
+    for name, count in product(LAZY, ("global", "row")):
+        random, row = np.random.default_rng(0), ROUTINES[name]
+        params = [random.normal(size=shape).astype(np.float32) for shape in TABLES]
+        states = [
+            [np.full(len(x) if count == "row" else 1, 0.9, np.float32) if slot.scalar else abs(x) for x in params]
+            for slot in row.slots[2:] if not slot.optional
+        ]
+        indices = [random.integers(0, max(1, len(x) // 2), 2 * len(x)) for x in params]
+        values = [random.normal(size=(len(rows), *x.shape[1:])).astype(np.float32)
+                  for rows, x in zip(indices, params, strict=True)]
+        host = [params, indices, values, *states]
+        placed = [[machine.to_device(x) for x in arrays] for arrays in host]
+        numbers = {"lr": 0.1, **({"mu": 0.9} if name == "momentum" else {})}
+        plan = gpu.lazy_plan(name, *placed, count=count, **numbers)
+        for _ in range(2):
+            plan()
+            cpu.merged_lazy(name, *host, count=count, **numbers)
+        expected = [x.tobytes() for arrays in host for x in arrays]
+        assert [x.copy_to_host().tobytes() for arrays in placed for x in arrays] == expected, (name, count)
+        print(f"lazy {name}, scalars {count}: equal", flush=True)
 
 
 def joining(counts: list[int]) -> Program:
