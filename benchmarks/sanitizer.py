@@ -198,7 +198,8 @@ def parted(name: str, shapes: list[tuple[str, tuple[int, ...]]]) -> Program:
     *first, update = program.main
     routine, order = ROUTINES[name], update.inputs["params"]
     tiles = [-(-math.prod(program.vars[x].shape) // TILE) for x in order for _ in range(routine.norms)]
-    joined = joining(tiles)
+    join = joining(tiles).main[0].replace(inputs={"tiles": ("tiles",)})
+    vars = {key: Var(key, (size,), "float32") for key, size in (("tiles", sum(tiles)), ("sums", len(tiles)))}
     places = [range(k, k + routine.norms) for k in range(0, len(tiles), routine.norms)]
     starts = [tuple(sum(tiles[:n]) for n in row) for row in places]
     outputs = {"tiles": ("tiles",), **{slot: update.inputs[slot] for slot in routine.states}}
@@ -206,8 +207,8 @@ def parted(name: str, shapes: list[tuple[str, tuple[int, ...]]]) -> Program:
     second = update.replace(
         inputs={**update.inputs, "sums": ("sums",)}, attrs={**update.attrs, "positions": tuple(map(tuple, places))}
     )
-    main = [*first, update.replace(type="norm_tiles", outputs=outputs, attrs=attrs), *joined.main, second]
-    return program.replace(vars={**program.vars, **joined.vars}, main=main)
+    main = [*first, update.replace(type="norm_tiles", outputs=outputs, attrs=attrs), join, second]
+    return program.replace(vars={**program.vars, **vars}, main=main)
 
 
 def lazy(machine: Any) -> None:
