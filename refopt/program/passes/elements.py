@@ -184,7 +184,7 @@ class _Search:
         assert routine is not None
         param, grad = op.inputs["params"][k], op.inputs["grads"][k]
         sources, made = self._sources.get(param, []), self._made.get(param, [])
-        if grad not in (*sources, *made):
+        if not sources or grad not in (*sources, *made):
             return f"{grad!r} has no all_reduce of its own"
         if twice := next((name for name in sources if len(self._sums[name]) > 1 or name in made), ""):
             return f"{twice!r} is reduced twice"
