@@ -24,6 +24,7 @@ from benchmarks.sharded_programs import (
     FOLD,
     HALF,
     NUMBERS,
+    OPTIMIZER,
     PLAIN,
     Params,
     brought,
@@ -47,11 +48,13 @@ KEPT = {PLAIN: 2 + 4, HALF: 2 + 2}  # bytes for each parameter that all ranks ha
 OWN = 12  # bytes for each parameter of a rank's part: master and two moments
 
 
-def by_element(params: Params, form: str, rank: int, ranks: int, limit: float) -> Program:
+def by_element(
+    params: Params, form: str, rank: int, ranks: int, limit: float, optimizer: str = OPTIMIZER
+) -> Program:
     """The program of a rank."""
     cut = partial(passes.shard_elements, rank=rank, degree=ranks, limit=limit)
     fuse = partial(passes.fuse_optimizer, form="merged", per_buffer=True)
-    return passes.pipeline(whole(params, form, ranks), FOLD, cut, fuse).program
+    return passes.pipeline(whole(params, form, ranks, optimizer), FOLD, cut, fuse).program
 
 
 def bound_of(world: Any, program: Program, arrays: dict[str, Any], value: Callable[[str, Any], Any]) -> Any:
@@ -151,11 +154,11 @@ def flat(params: Params, form: str, limit: float) -> Callable[[], None]:
     return step
 
 
-def agreement(world: Any) -> list[dict]:
+def agreement(world: Any, optimizer: str = OPTIMIZER) -> list[dict]:
     """fp16 parameters after a step: by element on GPUs against the whole one in NumPy, bit for bit."""
     rows, params = [], [*SMALL, ("g", (90, 71)), ("h", (4100,))]
     for form in FORMS:
-        whole_step = unsharded(params, form, world.size)
+        whole_step = unsharded(params, form, world.size, optimizer)
         expected = local.run(partial(in_numpy, whole_step, params, False), world.size)[world.rank]
 
         def value(name: str, var: Any) -> torch.Tensor:
@@ -163,7 +166,7 @@ def agreement(world: Any) -> list[dict]:
             return torch.from_numpy(np.random.default_rng(seed).normal(size=var.shape).astype(var.dtype))
 
         for limit in (0.01, 0.05, 32.0):
-            program = by_element(params, form, world.rank, world.size, limit)
+            program = by_element(params, form, world.rank, world.size, limit, optimizer)
             host = {name: np.random.default_rng([0, *map(ord, name)]).normal(size=shape).astype(dtype)
                     for name, shape, dtype in brought(program)}
             run = bound_of(world, program, {name: gpu.to_device(x) for name, x in host.items()}, value)
@@ -175,7 +178,8 @@ def agreement(world: Any) -> list[dict]:
             world.all_reduce(differing)
             world.synchronize()
             rows.append({
-                "form": form, "limit_mib": limit, "world": world.size, "differing": differing.item(),
+                "optimizer": optimizer, "form": form, "limit_mib": limit, "world": world.size,
+                "differing": differing.item(),
                 "elements": world.size * sum(math.prod(shape) for _, shape in params),
                 "ok": differing.item() == 0 or world.size > 2,  # NCCL then adds in another order
             })

@@ -27,17 +27,18 @@ FORMS = (PLAIN, CHECKED, HALF)
 FOLD = partial(passes.fold_averages, exact=False)  # fp16 averages are not rounded then
 
 
-def whole(params: Params, form: str, ranks: int) -> Program:
+def whole(params: Params, form: str, ranks: int, optimizer: str = OPTIMIZER) -> Program:
     """The step of a rank that sums every gradient and updates every parameter."""
+    numbers = NUMBERS | ({"mu": 0.9} if optimizer == "lars_momentum" else {})
     if form == CHECKED:
-        return amp_program(params, OPTIMIZER, world_size=ranks, **NUMBERS)
+        return amp_program(params, optimizer, world_size=ranks, **numbers)
     config = MIXED if form == PLAIN else "amp"
-    return step_program(params, OPTIMIZER, config=config, world_size=ranks, **NUMBERS)
+    return step_program(params, optimizer, config=config, world_size=ranks, **numbers)
 
 
-def unsharded(params: Params, form: str, ranks: int) -> Program:
+def unsharded(params: Params, form: str, ranks: int, optimizer: str = OPTIMIZER) -> Program:
     """What every rank does from the gradients on if nothing is shared out, with fp16 copies of all parameters."""
-    return after_backward(passes.pipeline(whole(params, form, ranks), passes.optimize_cast, FOLD).program)
+    return after_backward(passes.pipeline(whole(params, form, ranks, optimizer), passes.optimize_cast, FOLD).program)
 
 
 def in_shards(program: Program, rank: int, ranks: int, limit: float, batched: bool = False) -> Program:

@@ -75,8 +75,8 @@ def test_norms_of_tensors_that_are_cut(machine, case):
     assert len(tiles) == 1 and [op.reads for op in program.main if op.type == "all_reduce"][-1:] == [(*tiles,)]
     chosen = [op for op in program.main if "params" in op.outputs or op.type in ("norm_tiles", "join_tiles")]
     vars = [program.vars[name] for op in chosen for name in (*op.reads, *op.writes) if name != "found_inf"]
-    host = {var.name: np.asarray(abs(values(var.dtype, var.shape, *map(ord, var.name)))) for var in vars}
-    host["found_inf"] = np.zeros(1, np.int32)
+    host = {x.name: np.asarray(np.clip(values(x.dtype, x.shape, *map(ord, x.name)), 0.25, 0.75)) for x in vars}
+    host["found_inf"] = np.zeros(1, np.float32)
     placed = {name: machine.to_device(x) for name, x in host.items()}
     for backend, arrays in ((Cpu(), host), (Gpu(placed.values(), 0), placed)):
         context = ops.Context(program, arrays, backend, None, None)

@@ -91,7 +91,8 @@ def join_tiles(context: Context, op: Op) -> Callable[[], None]:
     backend: Any = context.backend
     machine, counts = backend.machine, op.attrs["counts"]
     tiles, sums = context.arrays[op.inputs["tiles"][0]], context.arrays[op.outputs["sums"][0]]
-    roots, launch = tile_joins(machine, counts, op.attrs["positions"], tiles.dtype.type, sums)
+    real = np.dtype(context.program.vars[op.inputs["tiles"][0]].dtype).type
+    roots, launch = tile_joins(machine, counts, op.attrs["positions"], real, sums)
     return each([backend.cast([tiles], [_row(backend, roots, tiles.size)]), _bound(backend, [launch])])
 
 
