@@ -3,9 +3,8 @@
     python -m refopt.comm.launch -n 2 -m benchmarks.norm_shards [--workloads bert-large] [--out FILE]
 
 Needs as many GPUs as ranks, PyTorch, and nccl4py. ``agreement`` counts fp16 parameters that differ from those of the
-unsharded step in NumPy. ``shares`` has milliseconds of the updates alone, with the sums of tiles that they need: on one
-rank, and on the first of several; and the bytes of the all-reduce of these sums. ``steps`` begin with every gradient of
-the rank in its array and end with fp16 parameters on all ranks, as in `benchmarks.elements`. PyTorch's LAMB has
+unsharded step in NumPy. ``steps`` begin with every gradient of the rank in its array and end with fp16 parameters on all
+ranks, as in `benchmarks.elements`; ``bytes_of_sums`` are those of the all-reduce of sums of tiles. PyTorch's LAMB has
 foreach operations on shards of each tensor along its first axis, as `fully_shard` cuts them, in flat buckets.
 """
 
@@ -15,19 +14,16 @@ from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
 from benchmarks.elements import agreement, bound_of, by_element
-from benchmarks.measure import device_ms, free
+from benchmarks.measure import free
 from benchmarks.ranks import meeting, options_of, rank_ms, sections
 from benchmarks.sharded_programs import FOLD, HALF, PLAIN, Params, params_of, whole
 from benchmarks.sharding import TIMING, filled, same_everywhere
-from refopt import gpu
 from refopt.catalog import ROUTINES
-from refopt.program import Program, ops, passes
-from refopt.program.gpu.backend import Gpu
+from refopt.program import Program, passes
 
 NORMED = tuple(name for name, routine in ROUTINES.items() if routine.norms)
 LIMIT = 128.0  # MiB of gradients in a bucket
@@ -41,35 +37,8 @@ def on_all(params: Params, form: str, ranks: int, optimizer: str) -> Program:
     return passes.pipeline(whole(params, form, ranks, optimizer), FOLD, grouped, *fuse).program
 
 
-def updates(program: Program) -> Callable[[], None]:
-    """A program's updates, and the sums before them, on arrays filled with random numbers."""
-    chosen = [op for op in program.main if "params" in op.outputs or op.type in ("norm_tiles", "join_tiles")]
-    arrays = {}
-    for name in {name for op in chosen for name in (*op.reads, *op.writes)}:
-        var = program.vars[name]
-        if name.endswith(("@TILES", "@SUMS")):
-            arrays[name] = gpu.to_device(np.zeros(var.shape, np.float32))
-        else:
-            arrays[name] = torch.rand(var.shape, device="cuda").mul_(0.01).to(getattr(torch, var.dtype))
-    context = ops.Context(program, arrays, Gpu(arrays.values(), 0), None, None)
-    return ops.Runners([ops.bind(context, op) for op in chosen]).run
-
-
-def shares(params: Params, name: str) -> Iterator[dict[str, Any]]:
-    for optimizer in NORMED:
-        alone = 0.0
-        for ranks in (1, 2, 4):
-            made = by_element(params, PLAIN, 0, ranks, LIMIT, optimizer)
-            ms = device_ms(updates(made))
-            alone = alone or ms
-            tiles = {name for op in made.main if op.type == "norm_tiles" for name in op.outputs["tiles"]}
-            yield {"workload": name, "optimizer": optimizer, "ranks": ranks, "ms": ms, "of_one_rank": ms / alone,
-                   "bytes_of_sums": sum(4 * made.vars[name].shape[0] for name in tiles)}
-            free()
-
-
 def steps(world: Any, params: Params, name: str) -> Iterator[dict[str, Any]]:
-    for optimizer, form in product(NORMED, (PLAIN, HALF)):
+    for optimizer, form in product(NORMED[::-1], (PLAIN, HALF)):
         about = {"workload": name, "optimizer": optimizer, "form": form, "world": world.size}
         programs = {
             "refopt, on all ranks": on_all(params, form, world.size, optimizer),
@@ -78,7 +47,9 @@ def steps(world: Any, params: Params, name: str) -> Iterator[dict[str, Any]]:
         for way, program in programs.items():
             run = bound_of(world, program, filled(program, world.rank), lambda _, var: torch.randn(var.shape) * 0.02)
             row = about | {"way": way, "ms": rank_ms(world, run.step), "ok": same_everywhere(world, run, params)}
-            yield row | {"calls": {kind: count for kind, count in program.counts().items() if kind in CALLS}}
+            tiles = {name for op in program.main if op.type == "norm_tiles" for name in op.outputs["tiles"]}
+            row["bytes_of_sums"] = sum(4 * program.vars[name].shape[0] for name in tiles)
+            yield row | {kind: program.counts()[kind] for kind in CALLS}
             del run
             free()
         if optimizer == "lamb":
@@ -141,11 +112,11 @@ def main() -> int:
     options = options_of(__doc__, "norm_shards", ["bert-large"])
     with meeting("norm_shards", TIMING, options.out) as (world, report, out):
         section = sections(world, report, out)
-        section("agreement", [row for optimizer in NORMED for row in agreement(world, optimizer)])
         for name in options.workloads:
-            params = params_of(name)
-            for what, rows in (("shares", shares(params, name)), ("steps", steps(world, params, name))):
-                section(what, list(rows))
+            for row in steps(world, params_of(name), name):
+                section("steps", [row])
+        for optimizer in NORMED:
+            section("agreement", agreement(world, optimizer))
     return int(not all(row.get("ok", True) for name in ("agreement", "steps") for row in report[name]))
 
 
