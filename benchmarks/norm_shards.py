@@ -3,9 +3,9 @@
     python -m refopt.comm.launch -n 2 -m benchmarks.norm_shards [--workloads bert-large] [--out FILE]
 
 Needs as many GPUs as ranks, PyTorch, and nccl4py. ``agreement`` counts fp16 parameters that differ from those of the
-unsharded step in NumPy. ``steps`` begin with every gradient of the rank in its array and end with fp16 parameters on all
-ranks, as in `benchmarks.elements`; ``bytes_of_sums`` are those of the all-reduce of sums of tiles. PyTorch's LAMB has
-foreach operations on shards of each tensor along its first axis, as `fully_shard` cuts them, in flat buckets.
+unsharded step in NumPy. ``steps`` begin with every gradient of the rank in its array and end with fp16 parameters on
+all ranks, as in `benchmarks.elements`; ``bytes_of_sums`` are those of the all-reduce of sums of tiles. PyTorch's LAMB
+has foreach operations on shards of each tensor along its first axis, as `fully_shard` cuts them, in flat buckets.
 """
 
 import math
@@ -49,7 +49,7 @@ def steps(world: Any, params: Params, name: str) -> Iterator[dict[str, Any]]:
             row = about | {"way": way, "ms": rank_ms(world, run.step), "ok": same_everywhere(world, run, params)}
             tiles = {name for op in program.main if op.type == "norm_tiles" for name in op.outputs["tiles"]}
             row["bytes_of_sums"] = sum(4 * program.vars[name].shape[0] for name in tiles)
-            yield row | {kind: program.counts()[kind] for kind in CALLS}
+            yield row | {kind: program.counts().get(kind, 0) for kind in CALLS}
             del run
             free()
         if optimizer == "lamb":
