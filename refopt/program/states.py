@@ -106,10 +106,10 @@ def _updated(graph: Graph, numbers: Mapping[str, Any]) -> dict[str, Whole]:
         columns = {slot: graph.views.get(names[0], names) if len(names) == 1 else names
                    for slot, names in op.inputs.items() if slot not in (*SHARED, "grads")}
         for k, param in enumerate(columns["params"]):
-            own = _part(graph, param).name
-            own = _part(graph, derived.get(own, own)).name
+            copy = _part(graph, param).name
+            own = _part(graph, derived.get(copy, copy)).name
             attrs = of_tensor(now, routine, k)
-            if "master_params" not in columns or param in derived:
+            if "master_params" not in columns or copy in derived:
                 attrs.pop("norm_of", None)  # either is that of the parameter, and fold_casts changes it
             for slot, names in columns.items():
                 name = far.get(names[k], names[k])

@@ -42,7 +42,7 @@ WITH_KERNELS = [
 ]
 WITH_NORMS = [
     mixed(*FOLDED, CUT, ("offload", {}), optimizer="lamb"), plain(CUT, optimizer="lamb", ranks=2, config="fp64"),
-    plain(CUT, optimizer={"a.w": "novograd", "a.b": "lars_momentum", "b.w": "lars_momentum", "c": "lamb"}, mu=0.5),
+    mixed(*FOLDED, CUT, mu=0.5, optimizer={"a.w": "novograd", "a.b": "lamb", "b.w": "lars_momentum", "c": "adam"}),
 ]
 OTHERS = [  # in which kernels do what they do above
     mixed(CUT, ("offload", {})), mixed(*FOLDED, CUT, accumulate=3, reduced="float16", fp32=["c"]),

@@ -206,18 +206,17 @@ class Rewriting:
         """
         main, runs = self._program.main, list[list[int]]()
         for i, op in enumerate(main):
-            if self._cut(op):
+            if self._norms(op):
                 last = runs[-1] if runs and runs[-1][-1] == i - 1 else []
                 if last and not among(self._program, [main[j] for j in (*last, i)]):
                     last.append(i)
                 else:
                     runs.append([i])
+        runs = [run for run in runs if any(self._cut(main[i]) for i in run)]
         return {i: self._joined([main[j] for j in run]) if i == run[0] else [] for run in runs for i in run}
 
     def _cut(self, op: Op) -> list[int]:
-        """Which tensors of an update are cut and need their norms."""
-        if not self._norms(op):
-            return []
+        """Which tensors of an update are cut."""
         return [k for k, name in enumerate(op.inputs["params"]) if len(self._spans.get(name, ())) > 1]
 
     def _joined(self, updates: Sequence[Op]) -> list[Op]:
@@ -233,7 +232,9 @@ class Rewriting:
                     counts += [tiles_of(self._program.vars[op.inputs["params"][k]].shape)] * norms
                 after += self._update(part_of(op, [k for k in range(len(op.inputs["params"])) if k not in cut]))
                 part = part_of(op, cut)
-                cut_updates.append(part.replace(attrs={**part.attrs, "positions": tuple(places)}))
+                cut_updates += [part.replace(attrs={**part.attrs, "positions": tuple(places)})] if cut else []
+            if not counts:
+                continue
             name, firsts = cut_updates[0].inputs["params"][0], [*accumulate(counts, initial=0)]
             tiles, sums = Var(f"{name}@TILES", (sum(counts),), real), Var(f"{name}@SUMS", (len(counts),), real)
             self._vars |= {tiles.name: tiles, sums.name: sums}
