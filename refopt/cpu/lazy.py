@@ -56,7 +56,7 @@ def merged_lazy(
     call = check_lazy(row, slots, indices, values, hypers, checks.host_array, shared)
     pieces = []  # each in place of a tensor: a table's rows and their sums, or one row if each has scalars
     for i in call.active:
-        check_range(row, i, call.slots["indices"][i], call.slots["params"][i])
+        check_range(row, i, call.slots["indices"][i], len(call.slots["params"][i]))
         rows, sums = summed(*(call.slots[x][i] for x in ("indices", "grads", "params")))
         if has_scalars_by_row(row):
             pieces += [(i, rows[k : k + 1], sums[k : k + 1]) for k in range(len(rows))]
@@ -124,13 +124,13 @@ def check_lazy(
     """Check all but the range of the indices; raises, or returns the call, with ``indices`` and values as ``grads``."""
     name, count = row.merged_name, len(listed(f"{row.merged_name}: params", slots["params"]))
     call = checks.check(row, slots | {"grads": [None] * count}, hypers, describe, shared)
-    for i, param in enumerate(call.arrays["params"]):
-        where = f"{name}: params[{i}]"
+    for i, given in enumerate(call.slots["params"]):
+        param = describe(given, "")
         if not param.shape:
-            raise ValueError(f"{where}: expected an axis of rows, got shape ()")
-        check_c_order(where, param)
+            raise ValueError(f"{name}: params[{i}]: expected an axis of rows, got shape ()")
+        check_c_order(f"{name}: params[{i}]", param)
         for slot in [slot.name for slot in row.slots if slot.by_row]:
-            if (got := call.arrays[slot][i].shape) != (expected := param.shape[:1]):
+            if (got := describe(call.slots[slot][i], "").shape) != (expected := param.shape[:1]):
                 raise ValueError(f"{name}: {slot}[{i}]: expected shape {expected}, one for each row, got {got}")
     return sparse(call, indices, values, describe)
 
@@ -175,16 +175,16 @@ def _check_sparse(
     if not widens(values.dtype, arithmetic(param.dtype)):
         expected = f"a dtype that widens to {arithmetic_name(param.dtype)}"
         raise TypeError(f"{values_at}: expected {expected}, got {values.dtype}")
-    if values.shape != (expected := rows.shape + param.shape[1:]):
-        raise ValueError(f"{values_at}: expected shape {expected}, a row for each index, got {values.shape}")
+    if values.shape != (shape := rows.shape + param.shape[1:]):
+        raise ValueError(f"{values_at}: expected shape {shape}, a row for each index, got {values.shape}")
     check_c_order(rows_at, rows)
     check_c_order(values_at, values)
 
 
-def check_range(row: Routine, i: int, indices: np.ndarray, param: Any) -> None:
+def check_range(row: Routine, i: int, indices: np.ndarray, rows: int) -> None:
     """Refuse indices, on the host, that are not rows of their table."""
-    wrong = (indices < 0) | (indices >= param.shape[0])
+    wrong = (indices < 0) | (indices >= rows)
     if wrong.any():
         k = int(wrong.argmax())
         where = f"{row.merged_name}: indices[{i}][{k}]"
-        raise ValueError(f"{where}: expected a row from 0 to {param.shape[0] - 1}, got {indices[k]}")
+        raise ValueError(f"{where}: expected a row from 0 to {rows - 1}, got {indices[k]}")

@@ -29,7 +29,7 @@ from refopt.gpu import family
 from refopt.gpu.cast import CastPlan, cast_plan, merged_cast
 from refopt.gpu.check_plan import GradientCheck, gradient_check
 from refopt.gpu.coalesce import Coalesced, coalesce_tensor
-from refopt.gpu.lazy import LazyPlan, lazy_plan, merged_lazy
+from refopt.gpu.lazy_plan import LazyPlan, lazy_plan, merged_lazy
 from refopt.gpu.loss_scale import loss_scaling, update_loss_scaling
 from refopt.gpu.plan import Plan
 from refopt.gpu.runtime import device, use

@@ -34,11 +34,6 @@ class Numbered(Exclusive):
         self._hypers = {name: call.hypers[name] for name in self._rows}
         self._reals, self._count = call.reals(), len(call.slots["params"])
 
-    @in_turn
-    def set(self, **hyper: Any) -> None:
-        """Change hyperparameters, in stream order, for the next step or the next replay of a captured one."""
-        self._set(hyper)
-
     def _set(self, hyper: dict[str, Any]) -> None:
         held = self._hypers
         changed: dict[str, Any] = {}
@@ -148,6 +143,11 @@ class Plan(Numbered):
             run(stream)
 
     __call__ = step
+
+    @in_turn
+    def set(self, **hyper: Any) -> None:
+        """Change hyperparameters, in stream order, for the next step or the next replay of a captured one."""
+        self._set(hyper)
 
     @in_turn
     def rebind(self, **slots: Any) -> None:

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from gpu.test_muon import BLOCKS, compare, goes_on, lists, orders, there
-from refopt import gpu, simt
+from gpu.test_muon import BLOCKS, compare, goes_on, lists, orders
 from refopt.cpu import Blocks
 
 pytest.importorskip("ml_dtypes")
@@ -77,15 +76,6 @@ def test_factor_flag_and_missing_gradients(machine):
     one = np.ones(1, np.float32)
     for gate in ({"grad_factor": one / 3, "found_inf": one * 0}, {"found_inf": one}):
         compare(machine, host, routine="normuon", iterations=0, **gate)
-
-
-def test_launches(machine):
-    """Five, and three for each iteration."""
-    step = gpu.plan("normuon", *there(machine, with_rows(lists([(6, 8), (3, 4)]))), lr=0.1, iterations=2)
-    assert step.launches == 5 + 6
-    with simt.observe() as log:
-        step()
-    assert machine.name != "executor" or len(log.launches) == step.launches
 
 
 def test_a_state_goes_on_in_another_plan(machine):

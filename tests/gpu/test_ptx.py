@@ -166,6 +166,26 @@ def test_gradient_check_kernels_are_exact_and_vectorised(dtype, monkeypatch, req
     assert re.search(r"ld\.global\.v[24]", texts["check_gradients"])
 
 
+@pytest.mark.clause("N3", "N22")
+@pytest.mark.parametrize(("dtype", "count"), [("float32", "global"), ("bfloat16", "row"), ("float64", "row")])
+def test_lazy_kernels_are_exact_and_vectorised(dtype, count, monkeypatch, request):
+    """Sums, and the step; rows are marked by integers alone."""
+    recorder, double = Recorder(), dtype == "float64"
+    monkeypatch.setattr(runtime, "_executor", lambda: recorder)
+    scalars = [np.ones(2 if count == "row" else 1, dtype if double else "float32")] * 2
+    arrays = [np.ones((2, 3), numpy_dtype(dtype)) for _ in range(3)] + scalars
+    params, *states = [[recorder.to_device(x)] for x in arrays]
+    indices, values = (recorder.to_device(x) for x in (np.zeros(1, np.int64), arrays[0][:1]))
+    gpu.lazy_plan("adamw", params, [indices], [values], *states, count=count)
+    if kept_ptx.tested(request, recorder.kernels):
+        return
+    made, signature = recorder.kernels.pop("mark_rows")
+    assert {"atom.global.max.s64"} <= {*instructions(made.ptx(signature))}
+    ptx = exact_ptx(*recorder.kernels["merged_lazy_adamw"], double=double)
+    assert f"ld.global.{VECTORED[dtype]}" in ptx and f"st.global.{VECTORED[dtype]}" in ptx
+    assert_not_spilled(ptx)
+
+
 @pytest.mark.clause("N3")
 @pytest.mark.parametrize("scale", [1, 0.5])
 @pytest.mark.parametrize("target", VECTORED)

@@ -95,9 +95,3 @@ def test_an_empty_tensor_may_have_a_chunk_and_a_node():
     chunks, nodes, slots = tables.build([0, 5], [True, True], 8, keep_empty=True)
     assert chunks.tolist() == [[1, 0, 5, 0, 0, 1], [0, 0, 0, 2, 1, 0]]
     assert nodes.tolist() == [[0, 1, 1, 1, -1], [2, 0, 2, 1, -1]] and slots == 3
-
-
-def test_no_tensors():
-    chunks, nodes, slots = build([])
-    assert chunks.shape == (0, 6) and nodes.shape == (0, 5) and slots == 0
-    assert [x.size for x in build([0, 0])[:2]] == [0, 0]

@@ -164,16 +164,6 @@ def test_rows_columns_and_transposes(dtype, shape, seed, spread, pads):
     same(matmul(narrowed, narrowed), matmul(narrowed, narrowed).T)
 
 
-@narrow
-@given(shape=SHAPES, seed=SEEDS, order=st.permutations(range(16)))
-def test_the_order_within_a_chunk_is_free(dtype, shape, seed, order):
-    """The sixteen terms of a chunk may be permuted."""
-    (m, k, n), within = shape, np.add.outer(np.arange(0, shape[1] - 15, 16), order).reshape(-1).astype(int)
-    k = k // 16 * 16
-    a, b = normal(seed, m, k, spread=3).astype(dtype), normal(seed + 1, k, n, spread=3).astype(dtype)
-    same(matmul(a[:, within], b[within]), matmul(a, b))
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @given(shape=st.tuples(*[st.integers(0, 12)] * 3), seed=SEEDS)
 @example((3, 40, 3), 14)

@@ -54,20 +54,3 @@ def test_a_matrix_has_its_bits_in_any_company(machine, data):
     others = stepped(machine, some[0], blocks=some[1], adjust_lr="match_rms_adamw")
     for i, other in zip(order, others, strict=True):
         same(together[i], other)
-
-
-@few(8, least=2, rows=st.permutations(range(16)), seed=SEEDS)
-def test_rows_in_another_order(machine, rows, seed):
-    """Up to sixteen are in one chunk of a sum (N17), whose order is free; numbers are such that norms are exact."""
-    draws = np.random.default_rng(seed).integers(-8, 8, (3, 16, 24)).astype(np.float32)
-    plain, other = stepped(machine, [list(draws), list(draws[:, rows])], iterations=2)
-    same([x[rows] for x in plain], other)
-
-
-@few(4, shape=st.tuples(SIDES, SIDES), power=st.integers(-6, 6), seed=SEEDS)
-def test_signs_and_powers_of_two(machine, shape, power, seed):
-    """A turned gradient moves the other way; one of another power of two moves as far, without momentum."""
-    g = arrays(shape, seed)[1]
-    tensors = [[0 * g, g * factor, 0 * g] for factor in (np.float32(1), np.float32(-1), np.float32(2.0**power))]
-    first, turned, larger = (p for p, _ in stepped(machine, tensors))
-    same([first, first], [-turned, larger])

@@ -60,8 +60,11 @@ def test_kernels_around_a_step_can_be_made_again(machine):
     gpu.cast_plan(arrays[:1], arrays[1:2], scale=2.0)
     gpu.cast_plan(arrays[:1], arrays[2:])
     gpu.loss_scaling(*(machine.to_device(np.ones(1, dtype)) for dtype in (np.float32, np.float32, np.int32, np.int32)))
+    gpu.lazy_plan("sgd", [arrays[0].reshape(5, 1)], [machine.to_device(np.zeros(1, int))],
+                  [machine.to_device(np.ones((1, 1), np.float32))])
     names = {note["name"] for note in notes.read(machine.folder)}
     assert names >= {"check_gradients", "finish_check", "merged_cast", "merged_move", "update_loss_scaling"}
+    assert names >= {"mark_rows", "merged_lazy_sgd"}
     for note in notes.read(machine.folder):
         assert notes.note(*notes.rebuilt(note)) == note
 
