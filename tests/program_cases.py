@@ -46,11 +46,8 @@ def values(dtype, shape, *seed):
 
 def arrays_of(program, seed=0):
     """What the caller has to bring, and the states, none of them at its initial value."""
-    return {
-        name: values(var.dtype, var.shape, seed, *map(ord, name))
-        for name, var in program.vars.items()
-        if var.persistable and var.initial is None and var.shape != UNKNOWN
-    }
+    own = {name: x for name, x in program.vars.items() if x.persistable and x.initial is None and x.shape != UNKNOWN}
+    return {name: values(var.dtype, var.shape, seed, *map(ord, name)) for name, var in own.items()}
 
 
 def gradients_of(program, rank, seed=0):

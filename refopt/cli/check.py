@@ -5,12 +5,14 @@ import ast
 import contextlib
 import importlib
 import importlib.util
+import inspect
 import os
 import shlex
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +87,7 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         return _identified(args, parser)
     if args.routine is None:
         parser.error(f"expected --as with the routine that it implements, one of {', '.join([*KNOWN, NONE])}")
-    named = _named(args, parser)
-    step = found(args.step)
+    step, named = _named(args, parser)
     tried(parser, lambda: check(_routine(args), step, **named | {"dtypes": []}))  # before anything is written
     with Target(args.json) as target:
         report = _report(args, step, named)
@@ -100,7 +101,7 @@ def _identified(args: argparse.Namespace, parser: argparse.ArgumentParser) -> in
     """Identify which routine a step is."""
     own: dict[str, Any] = {"set": pairs("--set", args.fixed, parser), "names": pairs("--names", args.names, parser)}
     own |= {"arrays": args.arrays, "device": args.device, "seed": args.seed}
-    options, step = own_arguments(args, parser, own), found(args.step)
+    step, options = with_arguments(args, parser, identify)
     return EQUAL if reported(args, parser, lambda: identify(step, **own, **options)).matches else DIFFERS
 
 
@@ -123,16 +124,18 @@ def tried(parser: argparse.ArgumentParser, make: Callable[[], Any]) -> Any:
         parser.error(str(error))
 
 
-def own_arguments(args: argparse.Namespace, parser: argparse.ArgumentParser, taken: Iterable[str]) -> dict[str, Any]:
-    """The optimizer's own arguments, none of which has a name that is taken."""
-    options = pairs("--with", args.options, parser)
-    for name in options.keys() & set(taken):
-        parser.error(f"argument --with: expected one of the optimizer's own arguments, got {name}")
-    return options
+def with_arguments(args: argparse.Namespace, parser: argparse.ArgumentParser, of: Callable) -> tuple[Any, Any]:
+    """The step, and the optimizer's own arguments; the step has those already whose names a function has itself."""
+    options, step = pairs("--with", args.options, parser), found(args.step)
+    taken = inspect.signature(of).parameters.keys() - {"options"}
+    bound = {name: options.pop(name) for name in [*options] if name in taken}
+    if bound and not isinstance(step, type):
+        parser.error(f"argument --with: expected one of the optimizer's own arguments, got {next(iter(bound))}")
+    return partial(step, **bound) if bound else step, options
 
 
-def _named(args: argparse.Namespace, parser: argparse.ArgumentParser) -> dict[str, Any]:
-    """The arguments of `check` that were given."""
+def _named(args: argparse.Namespace, parser: argparse.ArgumentParser) -> tuple[Any, dict[str, Any]]:
+    """The step, and the arguments of `check` that were given."""
     if args.secret is None and args.routine != NONE:
         args.secret = int.from_bytes(os.urandom(6))  # so that the command that reproduces a failure includes it
     named: dict[str, Any] = {"seed": args.seed, "exact": args.exact, "set": pairs("--set", args.fixed, parser)}
@@ -143,8 +146,8 @@ def _named(args: argparse.Namespace, parser: argparse.ArgumentParser) -> dict[st
         "skips": args.skips, "arrays": args.arrays, "names": pairs("--names", args.names, parser) or None,
         "symmetries": args.symmetry or None, "tolerance": args.tolerance, "allow_skips": args.allow_skips or None,
     }
-    options = own_arguments(args, parser, [*named, *optional])
-    return named | {name: x for name, x in optional.items() if x is not None} | options
+    step, options = with_arguments(args, parser, check)
+    return step, named | {name: x for name, x in optional.items() if x is not None} | options
 
 
 def pairs(what: str, texts: list[str], parser: argparse.ArgumentParser) -> dict[str, Any]:

@@ -1,10 +1,9 @@
 """``refopt compare``: compare two implementations of an optimizer."""
 
 import argparse
-import inspect
 from typing import Any
 
-from refopt.cli.check import SHORT, found, full, own_arguments, pairs, reported, tried
+from refopt.cli.check import SHORT, found, full, pairs, reported, tried
 from refopt.cli.output import DIFFERS, EQUAL, PAIRS, SEVERAL
 from refopt.oracle import ARRAYS, DEADLINE, DTYPES, compare
 
@@ -41,13 +40,12 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
 def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Run the command and return its status."""
     named: dict[str, Any] = {"set": pairs("--set", args.fixed, parser), "arrays": args.arrays, "device": args.device}
-    named |= {"dtypes": args.dtype and full(args.dtype)}
+    named |= {"dtypes": args.dtype and full(args.dtype), "expected_failures": args.expected_failures}
     named |= {"deadline": args.deadline} if args.deadline is not None else {}
     named |= {"process": False} if args.in_place else {}
-    options = own_arguments(args, parser, inspect.signature(compare).parameters.keys() - {"options"})
+    both = pairs("--with", args.options, parser)
     within = args.within if args.within in ("bits", "measured") else tried(parser, lambda: float(args.within))
-    named |= {"options_a": pairs("--with-a", args.options_a, parser), "within": within}
-    named |= {"options_b": pairs("--with-b", args.options_b, parser), "seed": args.seed}
-    named["expected_failures"] = args.expected_failures
-    report = reported(args, parser, lambda: compare(found(args.a), found(args.b), **named, **options))
+    named |= {"options_a": both | pairs("--with-a", args.options_a, parser), "within": within}
+    named |= {"options_b": both | pairs("--with-b", args.options_b, parser), "seed": args.seed}
+    report = reported(args, parser, lambda: compare(found(args.a), found(args.b), **named))
     return EQUAL if report.ok else DIFFERS

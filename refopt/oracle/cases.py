@@ -9,7 +9,7 @@ import numpy as np
 
 from refopt import checks
 from refopt.catalog import Hyper, Routine
-from refopt.checks.dtypes import arithmetic, arithmetic_name, numpy_dtype
+from refopt.checks.dtypes import REMAINDERS, arithmetic, arithmetic_name, numpy_dtype
 from refopt.cpu import Blocks
 from refopt.cpu.merged import run, tensors
 from refopt.cpu.remainder import split
@@ -52,7 +52,7 @@ PATTERNS = 37  # tensors of a long list repeat with this period, which divides n
 
 
 class Dtypes(NamedTuple):
-    """The dtypes of a tensor's slots. ``master`` is ``None``, the arithmetic type, or uint16 for a remainder (N15)."""
+    """The dtypes of a tensor's slots. ``master`` is ``None``, the arithmetic type, or that of a remainder (N15)."""
 
     param: str
     grad: str
@@ -61,7 +61,7 @@ class Dtypes(NamedTuple):
 
     def __str__(self) -> str:
         names = f"{self.param}, gradient {self.grad}, states {self.state}"
-        return names if self.master is None else f"{names}, {'remainder' if self.master == 'uint16' else 'master'}"
+        return names if self.master is None else f"{names}, {'remainder' if self.master in REMAINDERS else 'master'}"
 
 
 def alike(dtype: str) -> Dtypes:
@@ -188,8 +188,8 @@ def _first(
     """A tensor's slots before the first step, without the gradient."""
     real = arithmetic_name(types.param)
     slots: dict[str, np.ndarray] = {}
-    if types.master == "uint16":
-        slots["params"], slots["master_params"] = map(np.asarray, split(exact.astype(np.float32)))
+    if types.master in REMAINDERS:
+        slots["params"], slots["master_params"] = map(np.asarray, split(exact.astype(np.float32), types.master))
     else:
         slots["params"] = exact.astype(numpy_dtype(types.param))
         if types.master:

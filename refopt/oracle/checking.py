@@ -84,12 +84,13 @@ def check(
         symmetries: those that the optimizer declares, from "sign", "elements" and "zero".
         states: without a routine, a function's states before the first step, by name: a number, a dtype, or a function
             of a parameter; by default zeros of the parameter's dtype. With a routine, this declares that states are in
-            few bits, as does "8bit" for an optimizer of PyTorch.
+            few bits, as does "8bit" for an optimizer of PyTorch. If that keeps none, the report says so.
         tolerance: by how much the results of runs may differ where sums may be taken in another order, relative to a
             tensor's largest change; by default it is measured.
         allow_skips: laws of which more than a fifth of the cases may be skipped. Cases that a step has no argument
             for, such as a gate, do not count as skipped.
-        options: further arguments of the class, such as ``fused=True``.
+        options: further arguments of the class, such as ``fused=True``. Those that have the name of an argument here
+            are bound: ``functools.partial(refopt.torch.AdamW, states="8bit")``.
 
     Raises:
         TypeError, ValueError: naming the argument, if it is not what is expected.
@@ -182,8 +183,7 @@ def _held(row: Routine | None, tested: Any, of: _Asked, remarks: Sequence[str], 
             items += [Item(law.id, kind, law.name, SKIPPED, why, lacks=True) for law in of.wanted]
             continue
         exact = of.exact and row is None
-        coded = FEW_BITS in of.declared
-        trial = Trial(row, tested, kind, of.seed, fixed, tried, of.secret, of.tolerance, exact, coded)
+        trial = Trial(row, tested, kind, of.seed, fixed, tried, of.secret, of.tolerance, exact, FEW_BITS in of.declared)
         of_kind = _of_dtype(trial, of, tried)
         causes += of_kind.explained([cause.text for cause in causes if cause.share >= ENOUGH], of.diagnose)
         items += of_kind.items

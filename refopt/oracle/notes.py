@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from refopt.oracle.item import FAILED, Item
-from refopt.oracle.trial import NO_ERROR
+from refopt.oracle.trial import NO_ERROR, NONE_FOUND
 
 
 def of_trial(trial: Any) -> Iterator[str]:
@@ -17,6 +17,10 @@ def of_trial(trial: Any) -> Iterator[str]:
             within = f"within {trial.tolerance('params'):.2g} of the largest change, not bit for bit"
             yield f"{trial.dtype}: {within}; ULPs at most: {by_law}"
         return
+    if trial.coded and trial.found:
+        yield "states in few bits cannot be set: cases that set them are skipped, runs from the first step compared"
+    if not trial.found:
+        yield f"{trial.dtype}: {NONE_FOUND}, so L29 to L32 do not apply"
     if trial.groups > 1:
         yield f"{trial.dtype}: states in groups: a large gradient affects up to {trial.groups} elements"
     if trial.rounded:

@@ -49,6 +49,12 @@ def part(came: Outcome, indices: Sequence[int]) -> Outcome:
     return {name: [values[i] for i in indices] for name, values in came.items()}
 
 
+def in_few_bits(subject: Any, came: Outcome) -> bool:
+    """Whether a state of a tensor has elements of a byte; a function's were declared one by one."""
+    bytes_ = any(x.size > 1 and x.dtype.itemsize == 1 for values in came.values() for x in values if x is not None)
+    return bytes_ or getattr(subject, "is_function", False)
+
+
 def why_not(subject: Any) -> str:
     """Why a subject cannot be run; empty if it can."""
     return getattr(subject, "why_not", "" if hasattr(subject, "start") else "it cannot be run: it has no start")

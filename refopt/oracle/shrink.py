@@ -93,7 +93,7 @@ class Search:
 
 
 def _of_bits(x: np.ndarray, bits: int) -> np.ndarray:
-    if x.dtype.kind == "u":
+    if x.dtype.kind in "iu":
         return x
     fraction, exponent = np.frexp(np.asarray(x, np.float64))
     return np.asarray(np.ldexp(np.round(fraction * 2**bits) / 2**bits, exponent), x.dtype)
@@ -196,7 +196,7 @@ def _element(case: Case, tensor: int, element: int) -> Iterator[str]:
             value = x.reshape(-1)[0] if one else memory(x)[element]
             at = f"{name}[{tensor}]" + ("" if one else f"[{element}]")
             digits = 17 if x.dtype.itemsize == 8 else 9
-            yield f"    {at} = {value if x.dtype.name == 'uint16' else f'{float(value):.{digits}g}'} ({x.dtype})"
+            yield f"    {at} = {value if x.dtype.kind in 'iu' else f'{float(value):.{digits}g}'} ({x.dtype})"
 
 
 def _counted(count: int, what: str) -> str:

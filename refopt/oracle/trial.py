@@ -23,7 +23,7 @@ from refopt.oracle.long import long_step
 from refopt.oracle.memory import Placed, dense, soiled
 from refopt.oracle.observing import Seen, observe
 from refopt.oracle.requiring import require_alike, require_rounded
-from refopt.oracle.running import MOST, Data, by_slot, measured, why_not
+from refopt.oracle.running import MOST, Data, by_slot, in_few_bits, measured, why_not
 from refopt.oracle.subject import Ended, Lacks, Run, Wrong
 from refopt.oracle.ulp import distance
 
@@ -33,6 +33,7 @@ LARGEST = 5000  # the most elements of a matrix that replaces a vector
 LARGE, EMPTY = (130, 136), (0, 3)  # replace larger matrices, and empty ones: rows / columns must be a number
 WITH_GROUPS = 64, 128  # a tensor that is large enough to have its states in few bits
 ZEROS = "cannot be given states in few bits: it starts from its own"
+NONE_FOUND = "no state was found in 8 bits"
 NO_ERROR, LONGEST = "expected no error", 300  # the most characters of an error that a step raises
 
 
@@ -52,6 +53,7 @@ class Trial:
         given: the declared tolerance of runs, relative to a tensor's largest change; ``None`` to measure it.
         exact: whether results of runs must agree bit for bit wherever they are compared.
         coded: whether states are in few bits, so that cases cannot set them.
+        found: whether some are, of an optimizer that is to have them in 8; known after `settle`.
         axes: how many axes tensors have at least.
         compared: how many elements were compared.
         off: by law, the largest distance in ULPs of results that are within the tolerance but differ in their bits.
@@ -70,7 +72,7 @@ class Trial:
         self.row: Any = row
         self.subject, self.dtype, self.seed, self.exact, self.given = subject, dtype, seed, exact, tolerance
         self.fixed, self.dtypes, self.secret = dict(fixed or {}), tuple(dtypes), secret
-        self.coded = coded
+        self.coded, self.found = coded, True
         self.why_not = why_not(subject)
         self.recompiled = bool(getattr(subject, "recompiled", False))
         self.stored, self.real = numpy_dtype(dtype), arithmetic(dtype)
@@ -246,6 +248,7 @@ class Trial:
             data = self.data([45, 300], 2)
             try:
                 came = self.run(data)["params"]
+                self.found = not self.coded or in_few_bits(self.subject, self.run(self.data([WITH_GROUPS], 1)))
             except Crashed as error:  # trying other shapes would only hide it
                 self.why_not = str(error)
                 return
@@ -327,9 +330,7 @@ class Trial:
         text = f"{name}[{i}], element {k} of {got.size}: expected {value!r} within {error:.2g}, got {number!r}"
         return Broken(text, largest, Where(name, i, k, value, error, number, ratios > 1))
 
-    def same(
-        self, expected: Outcome, got: Outcome, what: str, of: Case | Data | None = None, at: int = 0
-    ) -> None:
+    def same(self, expected: Outcome, got: Outcome, what: str, of: Case | Data | None = None, at: int = 0) -> None:
         """Raise `Broken` unless the results of the same tensors have equal bits.
 
         If they may be computed in another order, of the data of runs, they must be within the tolerance; those of a

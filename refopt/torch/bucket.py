@@ -20,7 +20,7 @@ from refopt.torch.masters import MASTER, Masters
 from refopt.torch.options import SEEDS
 from refopt.torch.recent import Recent
 from refopt.torch.sharded import is_dtensor, local, spread_of
-from refopt.torch.states import Member, Scalars, Steps, completed, whole
+from refopt.torch.states import Member, Scalars, Steps, completed, numbers_of, whole
 
 
 @dataclass
@@ -83,8 +83,7 @@ class Bucket:
         self.masters = Masters(self.params, [kept.get(MASTER) for kept in self._states])
         held, self._labels = [member.state for member in members], [member.label for member in members]
         begun = [any(state.get(key) is not None for key in self._formula.states.values()) for state in held]
-        taken = [torch.as_tensor(state.get("step", 0)).item() for state in held] if self._formula.counts else begun
-        self.steps = Steps(whole(self._labels, taken))
+        self.steps = Steps(whole(self._labels, numbers_of(held, "step", 0).tolist() if self._formula.counts else begun))
         self._skipped = torch.zeros(1, dtype=torch.float64, device=self.params[0].device)
         self._waits = False  # whether that may be anything but 0
         self._see()

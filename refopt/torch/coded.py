@@ -2,6 +2,9 @@
 
 A parameter's codes are one tensor of uint8, 36 bytes for each 32 elements in the order of its axes. Those of a DTensor
 have axes, too, so that ranks have the codes of their shards, which are the unsharded ones.
+
+Other codes have no shape, so those of a parameter of another shape load if it has as many groups. An entry with the
+shape would be no tensor, which ``flatten_optimizer_state_dict`` of `torch.distributed.checkpoint` refuses.
 """
 
 import math

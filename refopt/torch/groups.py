@@ -151,7 +151,8 @@ class Grouped(Optimizer):
                 for key in formula.states.values():
                     check_loaded(f"{where}[{key!r}]", state.get(key), param)
                 if MASTER in state and (got := state[MASTER].dtype) != DTYPES.get(formula.masters):
-                    said = f"expected masters={formula.masters!r}, as the optimizer has, got one of {got}"
+                    kind = next((f"masters={x!r}" for x, dtype in DTYPES.items() if dtype == got), f"one of {got}")
+                    said = f"expected masters={formula.masters!r}, as the optimizer has, got {kind}"
                     raise ValueError(f"{where}: {said}; without {MASTER!r} they begin from the parameters")
         return formulas
 

@@ -22,9 +22,7 @@ def has_master(param: Tensor, masters: str | None) -> bool:
 def first_master(param: Tensor, masters: str) -> Tensor:
     """The master of a parameter's current value: the value in fp32, or a remainder of 0."""
     part = local(param).detach()
-    if masters != "fp32":
-        return like(param, torch.zeros_like(part, dtype=DTYPES[masters], memory_format=torch.preserve_format))
-    return like(param, part.to(torch.float32, memory_format=torch.preserve_format))
+    return like(param, part.float() if masters == "fp32" else torch.zeros_like(part, dtype=DTYPES[masters]))
 
 
 def follow(master: Tensor, param: Tensor) -> None:

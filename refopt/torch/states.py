@@ -134,12 +134,17 @@ def restore(state: dict[str, Any], param: Tensor, saved: Mapping[str, Any], form
     slots = {key: slot for slot, key in formula.states.items() if slot not in formula.row.scalars}
     for key, value in saved.items():
         if isinstance(value, Tensor):
-            dtype = value.dtype
-            if dtype in FLOATS:
-                least = torch.float32 if has_master(param, formula.masters) else state[key].dtype
-                dtype = torch.promote_types(least, dtype)
+            least = torch.float32 if has_master(param, formula.masters) else state[key].dtype
+            dtype = torch.promote_types(least, value.dtype) if value.dtype in FLOATS else value.dtype
             value = value.detach().to(state[key].device, dtype, copy=True)
             state[key] = coded.converted(value, param, slots[key], formula) if key in slots else value
+
+
+def numbers_of(states: Sequence[Mapping[str, Any]], key: str, first: Any) -> Tensor:
+    """A number of each state, ``first`` where it has none, together in fp64: on a GPU if one is, to be read at once."""
+    held = [torch.as_tensor(local(state.get(key, first))).reshape(()) for state in states]
+    device = max(held, key=lambda x: x.is_cuda).device
+    return torch.stack([x.to(device, torch.float64) for x in held])
 
 
 class Scalars:
@@ -180,9 +185,7 @@ class Scalars:
         """Read those that PyTorch keeps from the states of the parameters; 1 or 0 if there is none yet."""
         for slot, tensor in self.tensors.items():
             if slot in formula.states:
-                key, first = formula.states[slot], self._initial[slot]
-                values = [torch.as_tensor(state.get(key, first)).reshape(()) for state in states]
-                tensor.copy_(torch.stack([value.to(tensor) for value in values]))
+                tensor.copy_(numbers_of(states, formula.states[slot], self._initial[slot]))
         self.written()
 
     def views(self, formula: Formula) -> dict[str, list[Tensor]]:

@@ -43,7 +43,7 @@ def calls(monkeypatch, tmp_path):
 
         return call
 
-    (tmp_path / "steps.py").write_text("one, two = 1, 2\n")
+    (tmp_path / "steps.py").write_text(STEPS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     for module, names in ((check, ("check", "identify")), (compare, ("compare",)), (vectors, ("vectors",))):
@@ -54,7 +54,12 @@ def calls(monkeypatch, tmp_path):
 
 
 SEVERAL = ["--set", *NUMBERS, "--with", "eps=1e-3", "options=x", "--arrays", "torch", "--device", "cuda", "--seed", "3"]
-COMMON = {"set": MADE, "eps": 1e-3, "options": "x", "arrays": "torch", "device": "cuda", "seed": 3}
+OWN, OF_BOTH = {"eps": 1e-3, "options": "x"}, {"set": MADE, "arrays": "torch", "device": "cuda", "seed": 3}
+COMMON = OWN | OF_BOTH
+STEPS = """one, two = 1, 2
+class Kind:
+    def __init__(self, params, lr=1, states=None, seed=0, device=None): pass
+"""
 DTYPES = ["--dtype", "bf16", "fp64", "float32"]
 NAMES = ["bfloat16", "float64", "float32"]
 CALLS = [
@@ -71,7 +76,7 @@ CALLS = [
       "expected_failures": None, "options_a": {}, "options_b": {}}),
     (["compare", "steps.py:one", "steps.py:two", *SEVERAL, *DTYPES, "--within", "0.5", "--with-a",
       "a=1", "--with-b", "b=2", "--expected-failures", "c", "--deadline", "4.5", "--in-place"], 1, 2,
-     COMMON | {"dtypes": NAMES, "within": 0.5, "options_a": {"a": 1}, "options_b": {"b": 2},
+     OF_BOTH | {"dtypes": NAMES, "within": 0.5, "options_a": OWN | {"a": 1}, "options_b": OWN | {"b": 2},
                "expected_failures": "c", "deadline": 4.5, "process": False}),
     (["vectors", "adam"], "adam", {"dtypes": ["float32", "float64"], "set": {}, "examples": 5, "seed": 0}),
     (["vectors", "adam", *DTYPES, "--set", *NUMBERS, "--examples", "2", "--seed", "3"], "adam",
@@ -111,12 +116,15 @@ def test_laws_are_listed(args, laws, capsys):
     assert [law for law, _ in found] == laws and [x != "" for _, x in found] == [LAWS[law].asked for law in laws]
 
 
-@pytest.mark.parametrize("args", [
-    ["check", "--identify", "steps.py:one"], ["compare", "steps.py:one", "steps.py:two"]], ids=" ".join)
-def test_what_the_command_takes_itself_is_for_no_optimizer(calls, args, capsys):
-    assert cli.main([*args, "--with", "seed=1"]) == 2
-    said = " ".join(capsys.readouterr().err.split())
-    assert "argument --with: expected one of the optimizer's own arguments, got seed" in said and not calls
+def test_an_argument_of_the_name_that_the_command_has(calls, capsys):
+    """Is the class's; functions and instances have none."""
+    for args in (["--as", "none", "--states", "8bit"], ["--identify"]):
+        assert cli.main(["check", "steps.py:Kind", *args, "--with", "states=few", "seed=1", "device=x", "lr=2"]) == 1
+        *_, step, named = calls[-1]
+        assert step.keywords == {"states": "few", "seed": 1, "device": "x"} and named["lr"] == 2
+        assert cli.main(["check", "steps.py:one", *args, "--with", "seed=1"]) == 2
+        said = " ".join(capsys.readouterr().err.split())
+        assert "argument --with: expected one of the optimizer's own arguments, got seed" in said
 
 
 def test_errors_are_broken_at_spaces_alone(capsys):

@@ -8,15 +8,7 @@ from hypothesis import strategies as st
 from refopt import cpu
 from refopt.cpu.matmul import by_integers, matmul
 from refopt.cpu.muon import COEFFICIENTS
-from refopt.cpu.newton_schulz import (
-    LONGEST,
-    PRESETS,
-    normalized,
-    orthogonalized,
-    restarting,
-    schedule,
-    takes_gram,
-)
+from refopt.cpu.newton_schulz import LONGEST, PRESETS, normalized, orthogonalized, restarting, schedule, takes_gram
 
 bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
 

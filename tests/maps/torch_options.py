@@ -19,7 +19,7 @@ OTHERS = {"ns_steps": 3, "adjust_lr_fn": "match_rms_adamw", "blocks": (2, 1, "ma
           "restarts": (2, 4), "compute": "float16", "beta2": 0.9}
 ABOUT = {
     "masters": '`"fp32"` keeps an fp32 master of each parameter of fp16 or bf16, `"remainder"` the 16 bits that an '
-               "fp32 number has beyond its bf16; `master_param` in the state",
+               'fp32 number has beyond its bf16, `"remainder8"` the first 8; `master_param` in the state',
     "states": '`"8bit"` keeps the states of elementwise routines in 8 bits',
     "compare_masters": "whether each step compares fp32 masters with what their parameters store, for writes through "
                        "`param.data`, which PyTorch does not count",

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from refopt import cpu, oracle
-from refopt.checks.dtypes import numpy_dtype
+from refopt.checks.dtypes import REMAINDERS, numpy_dtype
 from refopt.oracle.bound import storage, sums
 
 pytestmark = pytest.mark.clause("N13")
@@ -63,25 +63,26 @@ def adamw(p, g, **more):
     return dict(params=[p], grads=[g], **states, **powers, lr=0.1, beta1=0.875, beta2=0.99609375) | more
 
 
-@pytest.mark.parametrize("master", ["float32", "uint16"])
+@pytest.mark.parametrize("master", ["float32", *REMAINDERS])
 def test_masters_and_remainders(master):
     """The exact parameters have a bound; a remainder alone has none."""
     exact, g = arrays(100, np.float32), arrays(100, BF16, 1)
-    if master == "uint16":
-        p, rest = cpu.remainder.split(exact)
+    if master in REMAINDERS:
+        p, rest = cpu.remainder.split(exact, master)
     else:
         p, rest = exact.astype(BF16), exact.copy()
     given = adamw(p, g, master_params=[rest])
     expected = oracle.expect("adamw", **given)
     cpu.merged_adamw(**given)
-    name = "exact_params" if master == "uint16" else "master_params"
+    name = "exact_params" if master in REMAINDERS else "master_params"
     assert set(expected) == {"params", "moment1", "moment2", "beta1_pow", "beta2_pow", name}
-    found = cpu.remainder.join(p, rest) if master == "uint16" else rest
-    assert expected[name][0].ratio(found).max() < 0.8 and expected["params"][0].ratio(p).max() <= 1
+    found = cpu.remainder.join(p, rest) if master in REMAINDERS else rest
+    assert expected[name][0].ratio(found).max() <= (1 if master == "int8" else 0.8)
+    assert expected["params"][0].ratio(p).max() <= 1
     assert expected[name][0].ratio(found + np.float32(1e-4)).max() > 1
     given = dict(params=[p], grads=[g * 0], master_params=[rest], lr=0.1, rounding="stochastic")
     by_chance = oracle.expect("sgd", **given)["params"][0]
-    assert ((by_chance.low == by_chance.high).mean() > 0.9) == (master == "uint16")  # whose parameter is its upper half
+    assert ((by_chance.low == by_chance.high).mean() > 0.9) == (master in REMAINDERS)  # its upper half
 
 
 def test_what_is_skipped_stays():
@@ -117,8 +118,11 @@ def test_a_sum_has_the_allowance_that_was_asked_for():
 
 def test_what_slots_hold_of_a_number_is_what_the_package_stores():
     """Around ties, of either parity."""
-    low = np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], np.uint32)
+    low = np.array([0, 1, 0x7F80, 0x80, 0x7FFF, 0x8000, 0x8001, 0xFFFF], np.uint32)
     exact = np.concatenate([high | low for high in (0x3F80_0000, 0x3F81_0000, 0xBF81_0000)]).view(np.float32)
-    p, rest = cpu.remainder.split(exact)
-    assert storage.joined(p, rest).tobytes() == exact.tobytes() == cpu.remainder.join(p, rest).tobytes()
+    for kind in REMAINDERS:
+        p, rest = cpu.remainder.split(exact, kind)
+        assert [x.tobytes() for x in storage.split(exact, kind)] == [p.tobytes(), rest.tobytes()]
+        joined = cpu.remainder.join(p, rest).tobytes()
+        assert storage.joined(p, rest).tobytes() == joined and (kind == "int8" or joined == exact.tobytes())
     assert storage.stored(exact, BF16).tobytes() == exact.astype(BF16).astype(np.float32).tobytes()

@@ -36,7 +36,7 @@ REFUSED = [
     (check, ("sgd", sgd), {"device": "abacus"}, ValueError, "check: device: expected none except for torch"),
     (check, ("sgd", sgd), {"examples": -1}, ValueError, "check: examples: expected an integer of at least 0"),
     (check, ("sgd", sgd), {"seed": 1.5}, TypeError, "check: seed: expected an integer"),
-    (check, ("adam", sgd), {"states": "8bit"}, TypeError, "check: states: expected a dictionary, got str"),
+    (check, ("adam", sgd), {"states": "8bit"}, TypeError, "expected .* a function's by name .*, got '8bit'"),
     (check, ("sgd", sgd), {"diagnose": 1}, TypeError, "check: diagnose: expected True or False"),
     (check, ("sgd", sgd), {"process": "yes"}, TypeError, "check: process: expected True or False"),
     (check, ("sgd", sgd), {"deadline": 0}, ValueError, "check: deadline: expected a number of seconds above 0, got 0"),

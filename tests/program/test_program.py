@@ -159,16 +159,9 @@ def test_lines(op, line):
 def test_listing_folds_runs():
     lines = str(RESNET).splitlines()
     assert RESNET.listing(fold=True).splitlines() == [
-        *lines[:3],
-        "     ... 159 more broadcast",
-        "main: 161 backward, 161 all_reduce, 483 scale, 161 adam",
-        *lines[163:169],
-        "     ... 159 more of backward all_reduce scale",
-        *lines[646:648],
-        "     ... 159 more adam",
-        *lines[807:809],
-        "     ... 320 more scale",
-    ]
+        *lines[:3], "     ... 159 more broadcast", "main: 161 backward, 161 all_reduce, 483 scale, 161 adam",
+        *lines[163:169], "     ... 159 more of backward all_reduce scale",
+        *lines[646:648], "     ... 159 more adam", *lines[807:809], "     ... 320 more scale"]
     assert adam(PARAMS[:3]).listing(fold=True) == str(adam(PARAMS[:3]))
     assert "... 2 more of backward all_reduce scale" in adam(PARAMS[:4], world_size=2, early=True).listing(fold=True)
 

@@ -3,6 +3,8 @@
 The laws of long lists and large tensors, and other dtypes than fp32, take minutes on the executor: they are slow tests.
 """
 
+from functools import partial
+
 import pytest
 from peers.trials import check, right
 
@@ -58,6 +60,20 @@ def test_the_step_with_options(routine, name, options):
     """Those that change the formula."""
     report = right(routine, class_of(name), dtypes=["float32"], laws=["L1"], examples=0, diagnose=False, **options)
     assert len(report.of("passed")) >= 10
+
+
+@pytest.mark.parametrize("options", [*({"masters": kind} for kind in ("fp32", "remainder", "remainder8")),
+                                     {"masters": "remainder8", "states": "8bit"}], ids=str)
+def test_masters_and_few_bits(options):
+    """Masters are cases' own; what `check` has an argument for is bound."""
+    more = {"states": "8bit", "laws": ["L1", "L2", "L30"]} if "states" in options else {"laws": ["L1", "L7", "L16"]}
+    report = right("adamw", partial(class_of("AdamW"), **options), dtypes=["bfloat16"], examples=0, **more)
+    assert len(report.of("passed")) >= 15
+
+
+def test_no_states_in_8_bits():
+    report = check("adamw", class_of("AdamW"), states="8bit", dtypes=["float16"], laws=["L1", "L31"])
+    assert not report.ok and not report.wrong and "no state was found in 8 bits" in str(report), str(report)
 
 
 class Late(class_of("AdamW")):  # type: ignore[misc]

@@ -78,15 +78,12 @@ def with_another_group(optimizer, params):
 
 
 LOOKS = {
-    "nothing": lambda optimizer, params: None,
-    "state[p]": lambda optimizer, params: optimizer.state[params[0]],
+    "nothing": lambda optimizer, params: None, "state[p]": lambda optimizer, params: optimizer.state[params[0]],
     "state_dict": lambda optimizer, params: optimizer.state_dict(),
     "repr": lambda optimizer, params: (repr(optimizer), repr(dict(optimizer.state))),
     "deepcopy": lambda optimizer, params: copy.deepcopy(optimizer),
     "pickle": lambda optimizer, params: pickle.dumps(optimizer),
-    "add_param_group": with_another_group,
-    "a hook": with_a_hook,
-    "a schedule": with_a_schedule,
+    "add_param_group": with_another_group, "a hook": with_a_hook, "a schedule": with_a_schedule,
     "zero_grad": lambda optimizer, params: optimizer.zero_grad()}
 
 

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from pytorch.subjects import BUSY, LR, all_bits, class_of, each_kind, every_class, torch
-from pytorch.trials import parameters
+from pytorch.trials import one, parameters, steps
 
 STEPS, STOP = 6, 3
 
@@ -84,6 +84,16 @@ def test_it_goes_on_in_mixed_precision(name, dtype, masters, tmp_path):
     whole, second = resumed(lambda groups: class_of(name)(groups, lr=LR, masters=masters, max_norm=0.5),
                             tmp_path / "run.pt", dtype=getattr(torch, dtype), scaled=True)
     assert whole == second
+
+
+def test_numbers_of_steps_are_read_at_once(monkeypatch):
+    """On a GPU the host waits for each reading."""
+    params, optimizer = one("NAdam", ((3,), (), (5,)))
+    steps(optimizer, params, [0])
+    optimizer.load_state_dict(optimizer.state_dict())
+    monkeypatch.setattr(torch.Tensor, "item", None)
+    steps(optimizer, params, [1])
+    assert [optimizer.state[p]["step"].tolist() for p in params] == [2, 2, 2]
 
 
 def test_more_steps_than_fp32_counts(request):

@@ -288,8 +288,7 @@ def counted_in_shared_memory(x, out):
         cuda.syncthreads()
 
 
-NO_SPINS = [
-    maximum, counted_in_memory, counted_in_shared_memory, counted_to_an_end, counted_in_the_inner_loop]
+NO_SPINS = [maximum, counted_in_memory, counted_in_shared_memory, counted_to_an_end, counted_in_the_inner_loop]
 
 
 @pytest.mark.parametrize("threads", [1, 32])

@@ -11,9 +11,7 @@ from refopt.simt import cuda, memory
 from refopt.simt.base.conversions import CONVERSIONS
 from refopt.simt.base.undefined import Undefined
 
-DTYPES = [
-    np.int32, np.float32,
-    *(pytest.param(kind, marks=pytest.mark.slow) for kind in (np.int64, np.float64))]
+DTYPES = [np.int32, np.float32, *(pytest.param(kind, marks=pytest.mark.slow) for kind in (np.int64, np.float64))]
 LOWER = 0xFFFF
 TABLE = np.arange(64)
 TOTAL = cuda.to_device(np.zeros(1))

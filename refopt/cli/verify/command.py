@@ -74,9 +74,7 @@ def _at_least(least: int) -> Callable[[str], int]:
     return number
 
 
-def _chosen(
-    args: argparse.Namespace, parser: argparse.ArgumentParser
-) -> tuple[Any, list[Task], str, dict[str, str]]:
+def _chosen(args: argparse.Namespace, parser: argparse.ArgumentParser) -> tuple[Any, list[Task], str, dict[str, str]]:
     """The device, the tasks, how their tensors were scaled, and what is skipped; exits with status 2 if unavailable."""
     try:
         machine = gpu.device(args.device)

@@ -94,14 +94,8 @@ def rounded_off(numbers: Mapping[str, Any], real: Any) -> list[str]:
 
 
 def evaluate(
-    routine: Routine,
-    arrays: Mapping[str, Any],
-    numbers: Mapping[str, float],
-    choices: Mapping[str, Any],
-    arithmetic: Arithmetic,
-    *,
-    scalars: Mapping[str, Bounded] | None = None,
-    after: Mapping[str, Any] | None = None,
+    routine: Routine, arrays: Mapping[str, Any], numbers: Mapping[str, float], choices: Mapping[str, Any],
+    arithmetic: Arithmetic, *, scalars: Mapping[str, Bounded] | None = None, after: Mapping[str, Any] | None = None,
     rule: Callable[..., tuple] | None = None,
 ) -> dict[str, Bounded]:
     """The results of one step for one tensor, before they are stored.

@@ -32,14 +32,13 @@ class Expected:
         low, high: the least and the largest number that the slot may hold, in its dtype.
     """
 
-    def __init__(self, bound: Bounded, like: np.ndarray, stochastic: bool = False, cut: bool = False) -> None:
-        """With ``cut`` it is stored by rounding towards 0."""
+    def __init__(self, bound: Bounded, like: np.ndarray, *near: Callable[..., np.ndarray]) -> None:
+        """``near`` round to how it is stored, both ends or each of them; by default to nearest even."""
         two = isinstance(bound.value, DoubleDouble)
         ends = (np.broadcast_to(x, like.size) for x in bound.ends())
-        if like.dtype != bound.dtype:
-            near = (storage.stored, storage.stored) if not cut else (_cut, _cut)
-            near = (_down, _up) if stochastic and like.dtype.name == "bfloat16" else near
-            ends = (round_(x, like.dtype) for round_, x in zip(near, ends, strict=True))
+        if near or like.dtype != bound.dtype:
+            near = near or (storage.stored,)
+            ends = (round_(x, like.dtype) for round_, x in zip((near[0], near[-1]), ends, strict=True))
         wide = high(bound.value), bound.value.low if two else 0.0, bound.error
         self.value, self.rest, self.error = (_shaped(x, like, np.dtype(np.float64)) for x in wide)
         self.low, self.high = (_shaped(x, like, like.dtype) for x in ends)
@@ -80,8 +79,8 @@ def _up(x: np.ndarray, dtype: Any) -> np.ndarray:
     return -_down(-x, dtype)
 
 
-def _cut(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """The next number toward 0."""
+def cut(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """The next number of a dtype toward 0."""
     near = storage.stored(x, dtype)
     return np.where(abs(near) > abs(x), np.nextafter(near.astype(dtype), dtype.type(0)).astype(x.dtype), near)
 
@@ -162,18 +161,18 @@ def expected_of(
         return stored(arrays, bounds, choices.get("rounding") == "stochastic")
 
 
-def stored(
-    arrays: Mapping[str, Any], bounds: Mapping[str, Bounded], stochastic: bool = False
-) -> dict[str, Expected]:
+def stored(arrays: Mapping[str, Any], bounds: Mapping[str, Bounded], stochastic: bool = False) -> dict[str, Expected]:
     """What the slots of one tensor may hold, from the results' bounds."""
-    master = arrays.get("master_params")
+    master: Any = arrays.get("master_params")
     expected = {}
     for name, bound in bounds.items():
-        by_chance = stochastic and np.ndim(bound.error) > 0 and not (name == "params" and _is_remainder(master))
-        expected[name] = Expected(bound, arrays[name], by_chance)
-    if _is_remainder(master):
-        wide = np.empty_like(master, np.float32)
-        expected["exact_params"] = Expected(bounds["params"], wide)
+        by_chance = stochastic and np.ndim(bound.error) > 0 and arrays[name].dtype.name == "bfloat16"
+        expected[name] = Expected(bound, arrays[name], *(_down, _up) * by_chance)
+    if storage.is_remainder(master):
+        bound, kind = bounds["params"], master.dtype
+        expected["params"] = Expected(bound, arrays["params"], lambda x, _: storage.split(x, kind)[0])
+        joined = lambda x, _: storage.joined(*storage.split(x, kind))  # noqa: E731
+        expected["exact_params"] = Expected(bound, np.empty_like(master, np.float32), joined)
     elif master is not None:
         expected["master_params"] = Expected(bounds["params"], master)
     return expected
@@ -186,10 +185,6 @@ def unchanged(row: Routine, arrays: Mapping[str, Any]) -> dict[str, Expected]:
     written = [slot.name for slot in row.slots if slot.written and arrays.get(slot.name) is not None]
     exact = {name: arithmetic_.exact(flat(arrays[name]).astype(real)) for name in written}  # type: ignore[union-attr]
     return {name: Expected(x, arrays[name]) for name, x in exact.items()}
-
-
-def _is_remainder(master: Any) -> bool:
-    return master is not None and master.dtype == np.uint16
 
 
 def _depth(sum_of: Any) -> sums.Depth:

@@ -161,9 +161,7 @@ def allowance(off):
     return np.sqrt(2 * t / 3 * np.mean(off[:-1] ** 2, 0)) + abs(off[-1])
 
 
-def perturbed(
-    u, error, triples, epsilon, compute, rounding=(0.0, 0.0), norm=norm_of, restarts=None, gram=by_gram,
-):
+def perturbed(u, error, triples, epsilon, compute, rounding=(0.0, 0.0), norm=norm_of, restarts=None, gram=by_gram):
     """A matrix after the iterations, in fp64 without roundings, and draws of its perturbations.
 
     ``rounding`` has the relative errors of the quotient by the norm and of the norm itself.

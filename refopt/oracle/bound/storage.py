@@ -5,7 +5,7 @@ bf16 is the upper half of fp32, and is rounded as an integer; fp16 is rounded by
 
 import numpy as np
 
-from refopt.checks.dtypes import numpy_dtype
+from refopt.checks.dtypes import REMAINDERS, numpy_dtype
 
 
 def words(x):
@@ -30,14 +30,25 @@ def stored(x, dtype, bits=None):
     return from_words(pattern + carried & 0xFFFF0000)
 
 
-def split(exact):
-    """A bf16 parameter, the upper half of the exact pattern to nearest, and its remainder, the lower half."""
-    pattern = words(exact).astype(np.uint64)
-    upper, lower = np.asarray(pattern + 0x8000 >> 16, np.uint16), np.asarray(pattern & 0xFFFF, np.uint16)
-    return upper.view(numpy_dtype("bfloat16")), lower
+def is_remainder(master):
+    """Whether a master, or ``None``, is a remainder."""
+    return master is not None and master.dtype.name in REMAINDERS
+
+
+def split(exact, dtype):
+    """A bf16 parameter, the upper half of the exact pattern to nearest, and its remainder, the lower half.
+
+    Of one of int8, this is half of the lower half, to which the pattern is rounded first, to even at ties.
+    """
+    pattern, half = words(exact).astype(np.uint64), np.dtype(dtype) == np.int8
+    if half:
+        pattern = pattern + 0x7F + (pattern >> 8 & 1) & 0xFFFFFF00
+    upper, lower = np.asarray(pattern + 0x8000 >> 16, np.uint16), np.asarray(pattern >> 8 * half)
+    return upper.view(numpy_dtype("bfloat16")), lower.astype(dtype)
 
 
 def joined(param, remainder):
     """The exact finite values: the parameter was rounded up where the remainder is at least half."""
-    upper = param.view(np.uint16).astype(np.int64) - (remainder >= 0x8000)
-    return from_words((upper << 16) + remainder)
+    lower = remainder.astype(np.uint8).astype(np.int64) << 8 if remainder.dtype == np.int8 else remainder
+    upper = param.view(np.uint16).astype(np.int64) - (lower >= 0x8000)
+    return from_words((upper << 16) + lower)

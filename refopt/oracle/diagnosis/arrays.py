@@ -8,6 +8,7 @@ import numpy as np
 
 from refopt.checks.dtypes import SIZES, numpy_dtype
 from refopt.checks.rows import Routine, Slot
+from refopt.oracle.bound.storage import is_remainder
 from refopt.oracle.cases import by_count
 from refopt.oracle.diagnosis.hypothesis import Hypothesis
 from refopt.oracle.diagnosis.situation import Situation
@@ -49,7 +50,7 @@ def of_arrays(row: Routine) -> Iterator[Hypothesis]:
 
 def _cut(s: Situation, names: tuple[str, ...]) -> Situation | None:
     there = frozenset(name for name in names if s.arrays.get(name) is not None and s.arrays[name].dtype.itemsize == 2)
-    remainder = "params" in there and getattr(s.arrays.get("master_params"), "dtype", None) == np.uint16
+    remainder = "params" in there and is_remainder(s.arrays.get("master_params"))
     return s._replace(cut=s.cut | there) if there and not remainder else None
 
 
@@ -96,7 +97,7 @@ def _apart(s: Situation) -> Situation | None:
 def has_master(s: Situation) -> bool:
     """Whether the tensor has a master, other than a remainder."""
     master = s.arrays.get("master_params")
-    return master is not None and master.dtype != np.uint16
+    return master is not None and not is_remainder(master)
 
 
 def _of_tensor(s: Situation, name: str, which: Callable[[int, int], int]) -> Situation | None:

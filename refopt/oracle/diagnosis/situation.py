@@ -13,7 +13,7 @@ from refopt.oracle import cases
 from refopt.oracle.bound import sums
 from refopt.oracle.bound.bounded import Arithmetic, Bounded, high, roundings_of, size
 from refopt.oracle.bound.evaluate import evaluate
-from refopt.oracle.bound.expected import Expected, stored
+from refopt.oracle.bound.expected import Expected, cut, stored
 from refopt.oracle.bound.iterations import BITS
 from refopt.oracle.exact.cases import Case, memory
 
@@ -113,7 +113,7 @@ class Situation(NamedTuple):
             own = self._replace(arrays=self.arrays | {"master_params": None}, apart=False).expected()
             expected["params"] = (own or expected)["params"]
         for name in self.cut & bounded.keys():
-            expected[name] = Expected(bounded[name], self.arrays[name], cut=True)
+            expected[name] = Expected(bounded[name], self.arrays[name], cut)
         for name in self.kept & expected.keys():
             still = of.exact(memory(self.arrays[name]).astype(self.real))
             expected[name] = Expected(still, self.arrays[name])

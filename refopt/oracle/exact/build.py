@@ -37,13 +37,8 @@ def step_of(routine: Routine, **changed: Any) -> dict[str, Any]:
 
 
 def make(
-    routine: Routine,
-    sizes: list[int],
-    dtypes: tuple[str, ...] = ("float32",) * 3,
-    seed: int = 0,
-    steps: list[dict[str, Any]] | None = None,
-    optional: tuple[str, ...] = (),
-    **choices: Any,
+    routine: Routine, sizes: list[int], dtypes: tuple[str, ...] = ("float32",) * 3, seed: int = 0,
+    steps: list[dict[str, Any]] | None = None, optional: tuple[str, ...] = (), **choices: Any,
 ) -> Case:
     """A case of flat tensors. ``dtypes`` are those of p, g, the states and, if there is one, the master.
 

@@ -23,12 +23,8 @@ class Case:
     """
 
     def __init__(
-        self,
-        routine: Routine,
-        slots: dict[str, list[Any] | None],
-        steps: list[dict[str, Any]],
-        choices: dict[str, Any] | None = None,
-        count: int = 1,
+        self, routine: Routine, slots: dict[str, list[Any] | None], steps: list[dict[str, Any]],
+        choices: dict[str, Any] | None = None, count: int = 1,
     ) -> None:
         if not isinstance(routine, Routine):
             raise TypeError(f"Case: routine: expected a row of refopt.catalog.ROUTINES, got {shown(routine)}")

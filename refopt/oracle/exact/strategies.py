@@ -132,15 +132,8 @@ def places(routine: Routine) -> st.SearchStrategy[Any]:
 
 @st.composite
 def cases(
-    draw: Any,
-    routine: Routine,
-    least: int = 0,
-    most: int = 6,
-    kinds: st.SearchStrategy[Storage] = EVERY_KIND,
-    max_steps: int = 2,
-    large: bool = True,
-    gated: bool = False,
-    **fixed: Any,
+    draw: Any, routine: Routine, least: int = 0, most: int = 6, kinds: st.SearchStrategy[Storage] = EVERY_KIND,
+    max_steps: int = 2, large: bool = True, gated: bool = False, **fixed: Any,
 ) -> Case:
     """Lists of tensors, of one or two kinds of dtypes, any shapes and values, and steps with changing numbers.
 

@@ -19,7 +19,7 @@ from refopt.oracle.laws.again import after
 from refopt.oracle.laws.law import Law, Try, of_runs
 from refopt.oracle.laws.symmetries import cut, permuted
 from refopt.oracle.running import Data
-from refopt.oracle.trial import WITH_GROUPS, Trial
+from refopt.oracle.trial import NONE_FOUND, WITH_GROUPS, Trial
 
 FEW_BITS = "8bit"
 STEPS, SIZE, TAIL = 60, WITH_GROUPS[0] * WITH_GROUPS[1], 21
@@ -36,6 +36,8 @@ def history(trial: Trial, change: Callable[[int, np.ndarray], Any] = lambda t, g
     """A parameter of zeros, and gradients of N(0, 1), each changed by its step."""
     if not trial.coded:
         raise Skipped(f"states are not declared to be in few bits, {FEW_BITS!r}", lacks=True)
+    if not trial.found:
+        raise Skipped(NONE_FOUND)
     rng = np.random.default_rng(trial.seed)
     grads = [rng.standard_normal(shape).astype(trial.stored) for _ in range(steps)]
     return Data([np.zeros(shape, trial.stored)], [[np.asarray(change(t, g), g.dtype)] for t, g in enumerate(grads)])

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from refopt.checks.dtypes import numpy_dtype
 from refopt.oracle.broken import Skipped
 from refopt.oracle.cases import PATTERNS
-from refopt.oracle.exact.cases import Case, Outcome
+from refopt.oracle.exact.cases import Case, Outcome, has
 from refopt.oracle.laws.law import Law, Try, of_either, taken
 from refopt.oracle.laws.numbers import varied
 from refopt.oracle.running import Data, part
@@ -44,8 +45,9 @@ def merging(trial: Trial) -> Iterator[Try]:
         trial.same(part(trial.hold(of), indices), trial.came(mine), what, mine)
 
     def two_dtypes(of: Data) -> None:
-        wide = "float16" if trial.coded else "float64"  # in which there may be no such states
-        other = np.dtype("float32" if trial.dtype == wide else wide)
+        few = "float32", "bfloat16" if has("bfloat16") else "float16"  # of fp64 parameters there may be none
+        pair = few if trial.coded else ("float64", "float32")
+        other = numpy_dtype(pair[trial.dtype == pair[0]])
 
         def every_other(xs: Sequence[np.ndarray]) -> list[np.ndarray]:
             return [x.astype(other) if i % 2 else x for i, x in enumerate(xs)]

@@ -5,6 +5,7 @@ from functools import partial
 
 import numpy as np
 
+from refopt.oracle.bound.storage import is_remainder
 from refopt.oracle.broken import at_first
 from refopt.oracle.exact.cases import Case, memory
 from refopt.oracle.exact.laws import reference
@@ -29,7 +30,7 @@ def poisoned(trial: Trial, name: str, value: float) -> Case:
     for slot in {name, "master_params"} if name == "params" else {name}:
         for x in (case.slots[slot] or ())[:1]:
             if x is not None:
-                memory(x)[AT] = value
+                memory(x)[AT] = 0 if is_remainder(x) else value
     return case
 
 

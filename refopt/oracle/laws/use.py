@@ -101,6 +101,8 @@ def of_runs(trial: Trial) -> Iterator[Try]:
 
     def loaded(data: Data) -> None:
         """Parameters get other values between two steps, as by loading a model."""
+        if trial.row is not None and trial.kinds(trial.dtype).master:
+            raise Skipped("what it saves has masters, which belong to the parameters", lacks=True)
         run = trial.start(data.params)
         for of in data.grads[:2]:
             trial.step(run, of)

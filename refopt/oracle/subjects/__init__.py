@@ -39,16 +39,17 @@ def subject_of(
     Raises:
         TypeError, ValueError: naming the argument.
     """
-    known = () if row is None else (
-        "step", *row.slot_names[2:-1], *(hyper.name for hyper in row.hypers), *row.choices
-    )
+    known = () if row is None else ("step", *row.slot_names[2:], *(hyper.name for hyper in row.hypers), *row.choices)
     options, own = dict(options or {}), mapped(f"{where}: names", {} if names is None else names, known)
     if not isinstance(subject, type) and all(hasattr(subject, x) for x in (("run", "takes") if row else ("start",))):
         return subject
     kind = chosen(f"{where}: arrays", "numpy" if arrays is None else arrays, NAMES)
     coded = row is not None and bool(states)
-    if arrays is None and (found := _of_library(row, subject, own, options, device, coded)) is not None:
-        declared = isinstance(states, str) and hasattr(found, "coded")
+    found = None if arrays is not None else _of_library(row, subject, own, options, device, coded)
+    if (declared := isinstance(states, str)) and not getattr(found, "coded", False):
+        expected = "expected it for an optimizer of PyTorch as a routine, or a function's by name in a dictionary"
+        raise TypeError(f"{where}: states: {expected}, got {states!r}")
+    if found is not None:
         for what, values in (("set", numbers), ("states", None if declared else states)):
             if values:
                 raise TypeError(f"{where}: {what}: expected it only for a function, got {shown(values)}")

@@ -8,6 +8,7 @@ from typing import Any
 
 from refopt.checks.arguments import kind_of
 from refopt.oracle.subject import Wrong
+from refopt.state.peers import NONE
 
 
 def accepted(cls: type, first: int = 2) -> dict[str, Any]:
@@ -63,8 +64,11 @@ def refusing(name: str, expected: str = "an optimizer") -> Iterator[None]:
         raise kind(f"check: {name}: {what}") from error
 
 
-def public_name(thing: Callable[..., Any], options: Mapping[str, Any]) -> str:
-    """The shortest name that a package exports it under, with the options, as users write them."""
+def public_name(thing: Callable[..., Any], options: Mapping[str, Any], told: Mapping[str, Any] = NONE) -> str:
+    """The shortest name that a package exports it under, with the options, as users write them.
+
+    ``told`` are arguments of `check`; if it has one of an option's name, the option is bound by `functools.partial`.
+    """
     function = getattr(thing, "func", thing)  # of a partial
     path = (getattr(function, "__module__", None) or "").split(".")
     name = getattr(thing, "__qualname__", kind_of(thing))
@@ -74,5 +78,7 @@ def public_name(thing: Callable[..., Any], options: Mapping[str, Any]) -> str:
         if alias and not alias.startswith("_"):
             name = ".".join([*path[:k], alias]) if path[0] != "__main__" else alias
             break
-    shown = {option: getattr(value, "__qualname__", repr(value)) for option, value in options.items()}
-    return ", ".join([name, *(f"{option}={text}" for option, text in shown.items())])
+    mine, more = ([f"{k}={getattr(x, '__qualname__', repr(x))}" for k, x in given.items()] for given in (options, told))
+    if inspect.signature(sys.modules["refopt.oracle"].check).parameters.keys() & options.keys():
+        name, mine = f"partial({', '.join([name, *mine])})", []
+    return ", ".join([name, *mine, *more])

@@ -59,7 +59,7 @@ class OptaxOptimizer:
         if is_one(make):
             self.transformation, self.name = make, kind_of(make)
             return
-        self.name = public_name(make, self.options | ({"names": names} if names else {}))
+        self.name = public_name(make, self.options, {"names": names} if names else {})
         self.numbers: dict[str, str] = {} if row is None else numbers_of(row, names)
         parameters = inspect.signature(make).parameters.values()
         self.accepts = {x.name: x.default for x in parameters}

@@ -22,8 +22,8 @@ def check_dtypes(case: Case, usual: Sequence[str], stores: Callable[[str], Dtype
         raise Lacks("16-bit arithmetic mixed with another")
     for i in range(len(case)):
         of = case.tensor(i)
-        param, grad, state, _ = stores(of["params"].dtype.name)
-        own = {"params": param, "grads": grad} | dict.fromkeys(case.routine.states, state)
+        param, grad, state, master = stores(of["params"].dtype.name)
+        own = {"params": param, "grads": grad, "master_params": master} | dict.fromkeys(case.routine.states, state)
         if any(of[name] is not None and of[name].dtype.name != dtype for name, dtype in own.items()):
             raise Lacks("gradients or states of another dtype than the optimizer's")
 

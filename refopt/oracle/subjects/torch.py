@@ -13,7 +13,7 @@ import numpy as np
 
 from refopt.catalog import Routine
 from refopt.checks.arguments import kind_of
-from refopt.checks.dtypes import arithmetic, arithmetic_name, numpy_dtype
+from refopt.checks.dtypes import SIZES, arithmetic, arithmetic_name, numpy_dtype
 from refopt.oracle.cases import CODED, COUNTED, NUMBERS, Dtypes, alike, choices_of, number, usual
 from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.memory import Placed
@@ -28,6 +28,7 @@ from refopt.oracle.variants import by_request, defaults
 from refopt.state.peers import NONE, SWITCHED, Peer, to_group
 
 SHARING = "load_state_dict of torch.optim.Optimizer, which it inherits, shares tensors: pytorch/pytorch#196083"
+MASTERS = "master_params"
 EXACT_LR = 0.125  # a power of 2, so that states with and without it have the same digits
 ALL = (*TORCH.values(), *TIMM.values(), *USUAL.values())
 
@@ -40,7 +41,8 @@ class TorchOptimizer:
         excused: why it may fail a law through PyTorch's fault, by id.
         accepts: the possible options: defaults by name.
         values: the numbers of its group, by its own names.
-        peer: its names for the states and numbers of the routine; ``counter`` is that of the step count.
+        peer: its names for the states and numbers of the routine; ``counter`` and ``master`` are those of the step
+            count and of a parameter's master.
         coded: whether its states are in few bits, so that they are neither set nor read.
         fixed: refopt's numbers and choices that it fixes.
         dtypes: those in which it is checked by default.
@@ -90,6 +92,7 @@ class TorchOptimizer:
         """Find the names and the numbers of a first step."""
         peer, without_lr = peer_of(self.row.name, kind, self.options)
         self.peer, self.counter = renamed(peer, names), names.get("step", "step")
+        self.master = names.get(MASTERS, "master_param")
         self.without_lr = tuple(slot for slot in without_lr if slot in peer.states)
         self.asleep: set[str] = set()
         self.states = States(self)
@@ -185,6 +188,8 @@ class TorchOptimizer:
             names = "betas" if theirs in ("beta1", "beta2") else theirs, theirs
             known = any(name in self.group or name in self.accepts for name in names)
             return known and what not in self.fixed and what not in self.asleep
+        if what == MASTERS:
+            return any(self.stores(dtype).master for dtype in self.dtypes if SIZES[dtype] == 2)
         if slot.optional:
             switch = self.peer.switches.get(what, "")
             return switch in self.group and self.options.get(switch, True)
@@ -195,14 +200,15 @@ class TorchOptimizer:
         return self.peer.counts and slot in COUNTED and slot in self.row.scalars
 
     def stores(self, dtype: str) -> Dtypes:
-        """The dtypes of a tensor's slots: states may be wider than the parameter."""
+        """The dtypes of a tensor's slots: states may be wider than the parameter, and it may have a master."""
         try:
             entry = self.states.template(numpy_dtype(dtype), self.numbers, ()).entry
         except Exception:  # a case of the step law will show it
             return alike(dtype)
-        states = [entry.get(theirs) for ours, theirs in self.peer.states.items() if ours not in self.row.scalars]
-        dtypes = {str(x.dtype).removeprefix("torch.") for x in states if isinstance(x, self.torch.Tensor)}
-        return Dtypes(dtype, dtype, arithmetic_name(dtype)) if dtypes == {arithmetic_name(dtype)} else alike(dtype)
+        kinds = {name: str(x.dtype)[6:] for name, x in entry.items() if isinstance(x, self.torch.Tensor)}  # torch.x
+        states = {kinds.get(theirs) for ours, theirs in self.peer.states.items() if ours not in self.row.scalars}
+        real = arithmetic_name(dtype)
+        return Dtypes(dtype, dtype, real if states - {None} == {real} else dtype, kinds.get(self.master))
 
     def run(self, case: Case) -> Outcome:
         if not len(case):
@@ -215,6 +221,7 @@ class TorchOptimizer:
         self._check_changes(run.optimizer, rows, optional)
         if not is_initial(case, self.peer.states):
             run.fill(case, rows[0], optional)
+        run.put_masters(case.lists()[MASTERS])
         for step, numbers in zip(case.steps, rows, strict=True):
             self._number(run.optimizer, run._params, numbers, optional)
             run.step(case.grads, **self._gate(step, case.params[0].dtype))
@@ -325,7 +332,7 @@ def of_torch(
     kept = {x: held[x] for x in accepts if x in held and x not in numbers and (row is None or held[x] != accepts[x])}
     options = kept | dict(options)
     told = ({"names": names} if names else {}) | ({"device": device} if device != "cpu" else {})
-    name = public_name(subject, options | told)
+    name = public_name(subject, options, told)
     if row is None and "lr" in accepts:
         options = {"lr": float(NUMBERS["lr"])} | options  # by which 0 is divided as in Python
     for _ in range(2):

@@ -213,10 +213,19 @@ class TorchRun(LibraryRun):
         if template.in_optimizer is not None:
             setattr(self.optimizer, of.counter, of.states.like(template.in_optimizer, case.count - 1))
 
+    def put_masters(self, masters: Sequence[Any]) -> None:
+        """Put a case's masters beside the states, which the first step makes if there are none."""
+        for p, x in zip(self._params, masters, strict=True):
+            if x is not None:
+                self.optimizer.state[p] = {**self.optimizer.state.get(p, {}), self.of.master: self.of.arrays.of(x)}
+
     def results(self, case: Case, rows: Sequence[dict[str, Any]]) -> Outcome:
         """The slots of a case after the steps, as far as the optimizer has them."""
         of, lists = self.of, case.lists()
         got: Outcome = {"params": [of.arrays.back(p) for p in self._params]}
+        if case.slots["master_params"] is not None:
+            masters = [self.optimizer.state.get(p, {}).get(of.master) for p in self._params]
+            got["master_params"] = [None if x is None else of.arrays.back(x) for x in masters]
         group_of = {id(p): group for group in self.optimizer.param_groups for p in group["params"]}
         for i, p in enumerate(self._params):
             entry, numbers = self.optimizer.state.get(p, {}), rows[min(i, len(rows) - 1)]

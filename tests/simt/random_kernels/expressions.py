@@ -92,8 +92,7 @@ class Expressions(Draws):
             leaf = self.constant("I", "i")
         if leaf is None:
             largest = ["18446744073709551615"] if self.integers is INTEGERS else []
-            leaf = self.pick(
-                [*CONSTANTS, *largest, str(self.below(1000)), str(-self.below(1000)), "12345678901"])
+            leaf = self.pick([*CONSTANTS, *largest, str(self.below(1000)), str(-self.below(1000)), "12345678901"])
         return leaf
 
     def float_leaf(self):
