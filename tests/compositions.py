@@ -22,6 +22,7 @@ STEPS = 3  # of which the second has another learning rate
 PLACED = "all_reduce_gradients", "reduce_to_owners", "send_to_owners"  # passes that begin with the step of one device
 SHARDING = "shard", "shard_elements"  # which make the program of a rank
 MIXED = "optimize_cast", "fold_casts"
+HALVES = "float16", "bfloat16"
 REMAINDERS = [Config("bfloat16", "bfloat16", "float32", kind) for kind in dtypes.REMAINDERS]
 
 
@@ -35,6 +36,7 @@ class Composition:
         ranks: how many there are.
         tied: parameters that a second layer uses, whose two gradients are summed.
         frozen: parameters that the forward pass alone reads.
+        narrow: arguments of `narrow_sums`, which changes bits, and so comes first; none if it is not applied.
         passes: names and arguments, in order.
     """
 
@@ -45,11 +47,12 @@ class Composition:
     ranks: int
     tied: tuple = ()
     frozen: tuple = ()
+    narrow: tuple = ()
     passes: tuple = ()
     reasons: list = field(default_factory=list, compare=False)
 
     def __repr__(self):
-        fields = ("make", "params", "optimizer", "options", "ranks", "tied", "frozen", "passes")
+        fields = ("make", "params", "optimizer", "options", "ranks", "tied", "frozen", "narrow", "passes")
         return "Composition(" + ",\n            ".join(f"{k}={pformat(getattr(self, k), width=110, sort_dicts=False)}"
                                                        for k in fields) + ")"
 
@@ -59,7 +62,8 @@ class Composition:
         if self.placed and "reduced" in options:  # which the step of one device does not know of
             options = {**options, "reduced": "float32"}
         made = make(self.params, self.optimizer, world_size=ranks, **options)
-        return with_frozen(with_tied(made, self.tied), self.frozen)
+        made = with_frozen(with_tied(made, self.tied), self.frozen)
+        return passes.narrow_sums(made, *self.narrow).program if self.narrow and not self.placed else made
 
     @property
     def placed(self):
@@ -247,6 +251,7 @@ def steps(draw, shapes=SHAPES):
     some = st.lists(st.sampled_from(names), max_size=2, unique=True).map(sorted)
     rare = st.integers(0, 3).map(lambda k: k == 0)
     ranks = draw(st.integers(1, 4))
+    narrow = draw(st.sampled_from([(), (), *((dtype, x) for dtype in HALVES for x in ("before", "after"))]))
     tied = tuple(draw(some)) if draw(rare) else ()
     frozen = tuple(draw(some)) if draw(rare) else ()
     if draw(st.booleans()):
@@ -254,12 +259,12 @@ def steps(draw, shapes=SHAPES):
                        fp32=draw(some) if draw(st.booleans()) else [],
                        reduced=draw(st.sampled_from(["float32", "float16"])),
                        max_norm=draw(st.sampled_from([None, 0.5])), loss_scale=8.0, state_dtype=draw(coded))
-        return Composition("amp_program", params, optimizer, {**options, **numbers}, ranks, tied, frozen)
+        return Composition("amp_program", params, optimizer, {**options, **numbers}, ranks, tied, frozen, narrow)
     config = draw(st.sampled_from(["fp32", "fp32", "amp", "bf16", *REMAINDERS]))
     sparse = [name for name, shape in params if len(shape) > 1 and shape[0] and draw(rare)]
     tied = tuple(name for name in tied if name not in sparse)
     options = dict(config=config, state_dtype=draw(coded), sparse=sparse, **numbers)
-    return Composition("step_program", params, optimizer, options, ranks, tied, frozen)
+    return Composition("step_program", params, optimizer, options, ranks, tied, frozen, narrow)
 
 
 PASSES = {

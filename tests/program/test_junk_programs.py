@@ -148,6 +148,7 @@ CALLS = {
         "groups": (((0, 1),), ""), "buffers": (((0,),), "empty"), "name": ("a{}", "name")}),
     "fold_averages": (passes.fold_averages, {"program": (RANKS, ""), "exact": (True, "flag")}),
     "fuse_all_reduce": (passes.fuse_all_reduce, {"program": (RANKS, "")}),
+    "narrow_sums": (passes.narrow_sums, {"program": (RANKS, ""), "dtype": ("float16", ""), "average": ("before", "")}),
     "fuse_optimizer": (passes.fuse_optimizer, {
         "program": (RANKS, ""), "optimizer": ("all", ""), "form": ("auto", ""), "per_buffer": (True, "flag")}),
     "pipeline": (lambda program, passes_: passes.pipeline(program, passes_), {
