@@ -34,8 +34,8 @@ from refopt.program.program import Program, expect_program
 __all__ = ["communicated", "kept", "param_casts"]
 
 
-def communicated(program: Program, chunk: int | None = None) -> dict[str, Counted]:
-    """Collectives of a rank in a step, by operation: calls and bytes, as `refopt.comm.Communicator.counts` has them.
+def communicated(program: Program, chunk: int | None = None, steps: int = 1) -> dict[str, Counted]:
+    """Collectives of a rank in some steps, by operation: calls and bytes, as `refopt.comm.Communicator.counts`.
 
     These are the bytes of the arrays passed in: an ``all_gather`` counts the rank's own part. By a ring over W ranks, a
     rank sends (W - 1) / W of them, twice that in an ``all_reduce``, and W - 1 times them in an ``all_gather``. Those of
@@ -44,15 +44,18 @@ def communicated(program: Program, chunk: int | None = None) -> dict[str, Counte
     Args:
         chunk: tensors in buffers are padded to a multiple of this many bytes: 4096 in NumPy, 256 on a GPU and the
             executor. By default padding does not count.
+        steps: how many, from the first: `passes.local_steps` averages in some of them.
     """
     expect_program("communicated", program)
     if chunk is not None and whole("communicated: chunk", chunk, 8) % 8:
         raise ValueError(f"communicated: chunk: expected a multiple of 8, got {chunk}")
+    steps = whole("communicated: steps", steps, 1)
     found: dict[str, Counted] = {}
     for op in program.main:
         for each in calls(op) if op.type in of_way("network") and program.sparse.isdisjoint(op.writes) else ():
-            made, nbytes = found.get(each.type, Counted(0, 0))
-            found[each.type] = Counted(made + 1, nbytes + _passed(program, each, chunk))
+            (made, nbytes), times = found.get(each.type, Counted(0, 0)), steps // op.attrs.get("every", 1)
+            if times:
+                found[each.type] = Counted(made + times, nbytes + times * _passed(program, each, chunk))
     return found
 
 

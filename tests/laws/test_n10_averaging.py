@@ -1,4 +1,4 @@
-"""N10: ranks average by one multiplication by the arithmetic type's 1/W, after the sum in rank order; sums of narrowed gradients are in 16 bits."""
+"""N10: ranks average by one multiplication by the arithmetic type's 1/W, after the sum in rank order."""
 
 import pytest
 from hypothesis import strategies as st

@@ -148,6 +148,7 @@ CALLS = {
         "groups": (((0, 1),), ""), "buffers": (((0,),), "empty"), "name": ("a{}", "name")}),
     "fold_averages": (passes.fold_averages, {"program": (RANKS, ""), "exact": (True, "flag")}),
     "fuse_all_reduce": (passes.fuse_all_reduce, {"program": (RANKS, "")}),
+    "local_steps": (passes.local_steps, {"program": (RANKS, ""), "every": (2, "integer")}),
     "narrow_sums": (passes.narrow_sums, {"program": (RANKS, ""), "dtype": ("float16", ""), "average": ("before", "")}),
     "fuse_optimizer": (passes.fuse_optimizer, {
         "program": (RANKS, ""), "optimizer": ("all", ""), "form": ("auto", ""), "per_buffer": (True, "flag")}),
@@ -212,7 +213,8 @@ CALLS = {
                              "order": ("program", "")}),
     "param_casts": (counts.param_casts, {"program": (AMP, "")}),
     "kept": (counts.kept, {"program": (AMP, "")}),
-    "communicated": (counts.communicated, {"program": (AMP, ""), "chunk": (8, "none|eights")}),
+    "communicated": (counts.communicated, {
+        "program": (AMP, ""), "chunk": (8, "none|eights"), "steps": (1, "integer")}),
     "local.run": (local.run, {"function": (do_nothing, "function"), "size": (2, "small"), "schedule": ("forward", ""),
                               "seed": (0, "integer"), "algorithm": ("rank_order", "")}),
     **{method: (lambda method=method, **x: alone(method, **x), {
@@ -262,7 +264,7 @@ def test_junk(name):
 # The least that an argument may be, if it is a number: 0, but for these.
 LEAST = dict.fromkeys([
     "world_size", "groups_size", "devices", "slice_count", "min_block_size", "local.run: size", "offload: nbytes",
-    "by_count: count", "ring", "accumulate", "ranks", "degree"], 1)
+    "by_count: count", "ring", "accumulate", "ranks", "degree", "every", "communicated: steps"], 1)
 LEAST |= {"early: groups_size": -1, "Task: op": -1}
 ABOVE_0 = {"loss_scale"}
 ANY = {"Var: initial", "order: seed", "coalesce_gradients|later: memory_size", "later: memory_size"}

@@ -84,6 +84,7 @@ WORK = {
     "grouping.ddp": grouped(grouping.ddp, bucket_cap_mb=1000.0, first_bucket_mb=1000.0),
     "coalesce_gradients": of("plain", passes.coalesce_gradients),
     "fuse_all_reduce": of("coalesced", passes.fuse_all_reduce),
+    "local_steps": of("plain", partial(passes.local_steps, every=2)),
     "narrow_sums": of("coalesced", passes.narrow_sums),
     "fuse_optimizer flat": of("plain", partial(passes.fuse_optimizer, form="flat")),
     "fuse_optimizer flat, in pairs": of("in pairs", partial(passes.fuse_optimizer, form="flat")),

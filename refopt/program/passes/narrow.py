@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 from refopt.checks.arguments import chosen
@@ -23,8 +22,8 @@ def narrow_sums(program: Program, dtype: str = "float16", average: str = "before
     """Cast fp32 gradients to 16 bits before their all-reduces, and back to fp32 afterwards.
 
     The gradients of one all-reduce are cast by one op, into a buffer if there are several: apply it after
-    `fuse_all_reduce`, or to single gradients. What updates and gradient checks read stays fp32. It changes bits
-    (numerics, N10).
+    `fuse_all_reduce`, or to single gradients. They are cast back right before their first use, so that what updates and
+    gradient checks read stays fp32. It changes bits (numerics, N10).
 
     Args:
         dtype: ``"float16"`` or ``"bfloat16"``.
@@ -43,11 +42,12 @@ def narrow_sums(program: Program, dtype: str = "float16", average: str = "before
     reasons: list[str] = []
     new: list[Var] = []
     startup: list[Op] = []
+    late: dict[int, list[Op]] = {}  # by place of the first op that needs them
     for i, op in enumerate(program.main):
         names = [cell for name in op.reads for cell in program.memory(name)] if op.type in REDUCING else []
         if not any(name in grads and program.vars[name].dtype == "float32" for name in names):
             continue
-        members = [i, scales[op.reads]] if average == "before" and scales.get(op.reads, -1) > i else [i]
+        members = [i, scales[op.reads]] if scales.get(op.reads, -1) > i else [i]
         if reason := _why_not(program, members, dtype, average, checked):
             reasons.append(f"{title(op)}: {reason}")
             continue
@@ -56,17 +56,21 @@ def narrow_sums(program: Program, dtype: str = "float16", average: str = "before
         if len(narrow) > 1:
             new.append(Var(f"FusedNarrow_{narrow[0]}", UNKNOWN, dtype))
             startup.append(coalesce_op([*narrow], new[-1].name, **{key: op.attrs[key] for key in LAYOUT}))
-        moves.append((members, [*(program.main[k] for k in members[1:]), *_narrowed(op, narrow)]))
+        there, back = (
+            op.replace(type="cast", inputs={"x": x}, outputs={"out": y}, attrs={})
+            for x, y in ((op.reads, narrow), (narrow, op.reads))
+        )
+        averages = [program.main[k] for k in members[1:]]
+        first, last = (averages, [back]) if average == "before" else ([], [back, *averages])
+        ops = [*first, there, op.replace(inputs={"x": narrow}, outputs={"out": narrow})]
+        moves.append((members, ops))
+        reader = dependencies.first_after(program, max(members), op.reads)
+        if reader is None or program.main[reader].type in REDUCING:
+            ops += last
+        else:
+            late.setdefault(reader, []).extend(last)
+    moves += [([reader], [*ops, program.main[reader]]) for reader, ops in late.items()]
     return moved(program, moves, reasons, "no all-reduce sums gradients in float32", new, startup)
-
-
-def _narrowed(op: Op, narrow: Sequence[str]) -> list[Op]:
-    """An all-reduce of other variables, with casts there and back."""
-    there, back = (
-        op.replace(type="cast", inputs={"x": x}, outputs={"out": y}, attrs={})
-        for x, y in ((op.reads, narrow), (narrow, op.reads))
-    )
-    return [there, op.with_names(lambda *_: narrow), back]
 
 
 def _checked(program: Program) -> dict[str, int]:
@@ -89,7 +93,7 @@ def _why_not(
         return f"it sums along the axis {op.attrs['axis']!r} of a mesh"
     if average == "before" and not averages:
         return "no average of the same gradients follows, which could come first"
-    grown = op.attrs["ranks"] * math.prod(abs(each.attrs["scale"]) for each in averages)
+    grown = op.attrs["ranks"] * (abs(averages[0].attrs["scale"]) if average == "before" else 1)
     caught = all(checked.get(cell, -1) > members[0] for cell in program.cells(op.reads))
     if dtype == "float16" and grown > 1 and not caught:
         return "it may overflow float16 where no gradient does, and no gradient check would skip the step"
