@@ -55,7 +55,6 @@ TWO = {
     "sharding": Step([*RANKS, "benchmarks.sharding"], 300, "sharding"),
     "fully-shard": Step([*TORCHRUN, "benchmarks.fully_shard"], 240, "fully-shard"),
     "elements": Step([*RANKS, "benchmarks.elements"], 240, "elements"),
-    "cost": Step(["-m", "benchmarks.cost", "{to}/sharding-{device}.json"], 200, "cost"),
 }
 
 
@@ -78,12 +77,11 @@ def main() -> int:
         step, start = steps[name], time.perf_counter()
         left = options.seconds - (start - began)
         out = options.to / f"{step.file}-{device}.json"
-        arguments = [word.format(to=options.to, device=device) for word in step.arguments]
         print(f"\n== {name}", flush=True)
         status: int | str = "no time left"
         if left > 0:
             seconds = min(step.seconds, left)
-            status, _ = run([sys.executable, *arguments, step.out, str(out)], seconds, cwd=ROOT, quiet=False)
+            status, _ = run([sys.executable, *step.arguments, step.out, str(out)], seconds, cwd=ROOT, quiet=False)
         lines.append((name, status, time.perf_counter() - start, out))
     print()
     for name, status, seconds, out in lines:

@@ -4,8 +4,8 @@
 
 Needs a CUDA GPU with PyTorch and numba-cuda. The step is `passes.offload`'s: before each of some updates its
 states are copied in, after it out, through a ring of buffers. It is measured on one stream and on three, beside its
-updates alone and its copies alone, and compared with what the cost model says of a bus that is measured here, too. The
-report has the tasks of a step before and after, as events saw them. The exit status is 1 if a section failed or a row
+updates alone and its copies alone. The report also has the times of single copies, and the tasks of a step on one
+stream and on three, as events saw them. The exit status is 1 if a section failed or a row
 is wrong: too little hidden, or other bits than those of NumPy.
 """
 
@@ -22,12 +22,13 @@ import torch
 
 from benchmarks.measure import attempt, copy_gb_s, device_ms, free
 from benchmarks.record import RESULTS, begin, save, short_name
+from benchmarks.sharded_programs import hidden as beside
 from refopt import cpu, gpu
 from refopt.catalog import workloads
 from refopt.gpu.runtime import Device
 from refopt.program import Program, passes, placement, step_program
 from refopt.program.ops.offload import COPIES
-from refopt.program.placement import BoundSchedule, Schedule, Span, cost
+from refopt.program.placement import BoundSchedule, Schedule, Span
 from refopt.program.placement.schedule import STREAMS
 
 MIB = 1 << 20
@@ -104,25 +105,16 @@ def bus(machine: Device, time: Time) -> list[dict]:
     return rows
 
 
-def fitted(rows: list[dict], way: str) -> cost.Link:
-    """Alpha and beta of a way, by least squares; alpha is at least 0."""
-    link = cost.fit([row["bytes"] for row in rows], [row[f"{way}_ms"] * 1e-3 for row in rows])
-    return link._replace(alpha=max(link.alpha, 0.0))
-
-
 def steps(
-    name: str, params: Shapes, arrays: Arrays, curve: list[dict], rate: float, time: Time, pieces: tuple = PIECES
+    name: str, params: Shapes, arrays: Arrays, time: Time, pieces: tuple = PIECES
 ) -> Iterator[tuple[dict, list[dict]]]:
     """A row for each order and size of pieces, and the spans of a step on one stream and on three.
 
     Args:
         name, params, arrays: the workload, and its parameters and gradients on the device.
-        curve: what `bus` has measured.
-        rate: bytes per second of the device's memory.
         time: milliseconds of a call.
         pieces: MiB of states at a time.
     """
-    links = {way: fitted(curve, way) for way in ("in", "out", "both")}
     for order in ORDERS:
         for mib in pieces:
             program = offloaded(params, order, mib)
@@ -148,7 +140,6 @@ def steps(
                 free()
             row |= judged(row)
             row["ok"] = row["ok"] and same
-            row |= predicted(program, plans, links, rate, row)
             yield row, [
                 {"workload": name, "order": order, "piece_mib": mib, "streams": 1 + 2 * (way == "streams"),
                  "unit": "microseconds", "spans": drawn(plans[way], own)}
@@ -161,7 +152,8 @@ def sizes(program: Program) -> dict[str, int]:
     states = [name for op in program.main if op.type == "copy_in" for name in op.inputs["x"]]
     rings = [var for var in program.vars.values() if var.name.startswith("@RING@")]
     return {
-        "pieces": program.counts()["copy_in"], "state_bytes": cost.bytes_of(program, states),
+        "pieces": program.counts()["copy_in"],
+        "state_bytes": sum(4 * math.prod(program.vars[name].shape) for name in states),
         "device_bytes": sum(var.shape[0] for var in rings),
     }
 
@@ -177,7 +169,7 @@ def hidden(run: BoundSchedule, repeats: int = REPEATS) -> tuple[float, list[Span
             kind = run.plan.program.main[task.op].type if task.op >= 0 else ""
             of[kind if kind in COPIES else "update"] += stop - start
         shorter = min(of["update"], max(of["copy_in"], of["copy_out"]))
-        shares.append(placement.overlap(spans).hidden / shorter)
+        shares.append(beside(spans) / shorter)
     return statistics.median(shares), spans
 
 
@@ -193,28 +185,6 @@ def judged(row: dict[str, Any]) -> dict[str, Any]:
         "gain_over_shorter": (row["one_stream_ms"] - row["streams_ms"]) / shorter,
         "ok": row["hidden_by_spans_streams"] >= ENOUGH,
     }
-
-
-def predicted(
-    program: Program, plans: dict[str, Schedule], links: dict[str, cost.Link], rate: float, row: dict[str, Any]
-) -> dict[str, Any]:
-    """Milliseconds by the cost model: of the schedule's tasks, and of as many equal pieces that pass three stages."""
-
-    def simulated(way: str, link: cost.Link) -> float:
-        costs = placement.task_cost(plans[way], cost.Link(0.0, 0.0), link, rate)
-        updates = lambda task: 0.0 if plans[way].label(task).startswith("backward") else costs(task)  # noqa: E731
-        return placement.overlap(placement.simulate(plans[way], updates)).elapsed
-
-    mean = cost.Link((links["in"].alpha + links["out"].alpha) / 2, (links["in"].beta + links["out"].beta) / 2)
-    copy = cost.send(links["both"], row["state_bytes"] / row["pieces"])
-    moved = sum(cost.bytes_of(program, names) for op in program.main if op.type == "merged_adam"
-                for names in (op.reads, op.writes))
-    answer = {
-        "predicted_streams_ms": 1e3 * simulated("streams", links["both"]),
-        "predicted_one_stream_ms": 1e3 * simulated("one_stream", mean),
-        "pipelined_ms": 1e3 * cost.pipelined([copy, moved / rate / row["pieces"], copy], row["pieces"]),
-    }
-    return answer | {"predicted_over_measured": answer["predicted_streams_ms"] / row["streams_ms"]}
 
 
 def drawn(plan: Schedule, spans: list[Span]) -> list[list]:
@@ -308,7 +278,7 @@ def main() -> int:
         def measure(name: str = name, params: Shapes = params) -> list[dict]:
             arrays = {key: gpu.to_device(value) for key, value in arrays_of(params).items()}
             pairs = []
-            for row, spans in steps(name, params, arrays, report["bus"], report["copy_gb_s"] * 1e9, milliseconds):
+            for row, spans in steps(name, params, arrays, milliseconds):
                 pairs.append((row, spans))
                 report["steps"].append(row)
                 save(report, out)

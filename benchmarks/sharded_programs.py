@@ -1,7 +1,7 @@
 """The programs of `benchmarks.sharding`: steps from the gradients on, whole and in shards, and what they move."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from refopt.program import UNKNOWN, Config, Op, Program, amp_program, bind, pass
 from refopt.program.mixed_precision import copy_of
 from refopt.program.ops import collectives, of_way
 from refopt.program.ops.updates import routine_of
-from refopt.program.placement import Schedule
+from refopt.program.placement import Schedule, Span
 
 Params = list[tuple[str, tuple[int, ...]]]  # names and shapes
 
@@ -94,17 +94,6 @@ def after_backward(program: Program) -> Program:
     return program.replace(vars=vars, main=main)
 
 
-def formula(params: Params, form: str, ranks: int, limit: float) -> dict[str, Any]:
-    """What the formulae of `counts` take, tensors in the order in which they are reduced."""
-    sizes = [math.prod(shape) for _, shape in params]
-    owners = passes.partition(sizes, ranks, "greedy")
-    item = ITEM_SIZES["float16" if form == HALF else "float32"]
-    return {
-        "sizes": sizes[::-1], "eligible": [True] * len(sizes), "owners": owners[::-1], "gradient": item,
-        "limit": limit, "send_limit": limit * ITEM_SIZES["float16"] / item,
-    }
-
-
 class Called(NamedTuple):
     """A collective: its type, its root if it has one, and dtype and elements, padding included, of its array."""
 
@@ -159,6 +148,20 @@ def params_of(name: str) -> Params:
 
 def plan_of(program: Program, streams: int = 2) -> Schedule:
     return placement.on_streams(program, {} if streams == 2 else {"communication": "compute"})
+
+
+def hidden(spans: Iterable[Span]) -> float:
+    """Seconds during which ``compute`` and any other stream are busy at once."""
+    edges = sorted(
+        (time, change, span.task.stream == "compute")
+        for span in spans for time, change in ((span.start, 1), (span.stop, -1))
+    )
+    busy, both, before = {True: 0, False: 0}, 0.0, 0.0
+    for time, change, computes in edges:
+        both += time - before if all(busy.values()) else 0.0
+        busy[computes] += change
+        before = time
+    return both
 
 
 def halves(program: Program, params: Params) -> list[str]:

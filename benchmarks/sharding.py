@@ -34,8 +34,8 @@ from benchmarks.sharded_programs import (
     Params,
     brought,
     calls_of,
-    formula,
     halves,
+    hidden,
     in_buckets,
     in_host,
     in_numpy,
@@ -133,10 +133,7 @@ def step_row(
     bind_s = time.perf_counter() - start
     ms, host = rank_ms(world, scheduled.step), host_ms(scheduled)
     counted = calls_in(world, scheduled.step)
-    ok = counted == counts.bucketed_collectives(
-        **formula(params, about["form"], world.size, about["limit_mib"]), chunk=CHUNK["bytes"],
-        scan=about["form"] == CHECKED,
-    )
+    ok = counted == counts.communicated(program, CHUNK["bytes"])
     equal = same_everywhere(world, scheduled, params)
     on_all = rank_ms(world, again(world, scheduled, scheduled.plan).step, FEWER)
     one_stream = rank_ms(world, again(world, scheduled, plan_of(program, 1)).step, FEWER)
@@ -230,9 +227,12 @@ def timed(world: Any, scheduled: Any, about: dict[str, Any]) -> list[dict]:
         world.barrier()
         other.step()
     timeline = other.spans()
-    hidden = placement.overlap(timeline)
     tasks = [[span.task.stream, plan.label(span.task), span.start * 1e3, span.stop * 1e3] for span in timeline]
-    return [about | {f"{key}_ms": value * 1e3 for key, value in hidden._asdict().items()} | {"tasks": tasks}]
+    times = {
+        "total": sum(span.stop - span.start for span in timeline), "elapsed": max(span.stop for span in timeline),
+        "hidden": hidden(timeline),
+    }
+    return [about | {f"{key}_ms": value * 1e3 for key, value in times.items()} | {"tasks": tasks}]
 
 
 def confined_gb_s() -> float:

@@ -22,6 +22,8 @@ STEPS = 3  # of which the second has another learning rate
 PLACED = "all_reduce_gradients", "reduce_to_owners", "send_to_owners"  # passes that begin with the step of one device
 SHARDING = "shard", "shard_elements"  # which make the program of a rank
 MIXED = "optimize_cast", "fold_casts"
+FIRST = [*(("narrow_sums", dtype, average) for dtype in ("float16", "bfloat16") for average in ("before", "after")),
+         *(("local_steps", every) for every in (1, 2, 3))]
 REMAINDERS = [Config("bfloat16", "bfloat16", "float32", kind) for kind in dtypes.REMAINDERS]
 
 
@@ -35,6 +37,7 @@ class Composition:
         ranks: how many there are.
         tied: parameters that a second layer uses, whose two gradients are summed.
         frozen: parameters that the forward pass alone reads.
+        first: name and arguments of a pass that changes bits, and so comes first; none if there is none.
         passes: names and arguments, in order.
     """
 
@@ -45,11 +48,12 @@ class Composition:
     ranks: int
     tied: tuple = ()
     frozen: tuple = ()
+    first: tuple = ()
     passes: tuple = ()
     reasons: list = field(default_factory=list, compare=False)
 
     def __repr__(self):
-        fields = ("make", "params", "optimizer", "options", "ranks", "tied", "frozen", "passes")
+        fields = ("make", "params", "optimizer", "options", "ranks", "tied", "frozen", "first", "passes")
         return "Composition(" + ",\n            ".join(f"{k}={pformat(getattr(self, k), width=110, sort_dicts=False)}"
                                                        for k in fields) + ")"
 
@@ -59,7 +63,10 @@ class Composition:
         if self.placed and "reduced" in options:  # which the step of one device does not know of
             options = {**options, "reduced": "float32"}
         made = make(self.params, self.optimizer, world_size=ranks, **options)
-        return with_frozen(with_tied(made, self.tied), self.frozen)
+        made = with_frozen(with_tied(made, self.tied), self.frozen)
+        if not self.first or self.placed:
+            return made
+        return getattr(passes, self.first[0])(made, *self.first[1:]).program
 
     @property
     def placed(self):
@@ -141,13 +148,13 @@ def history(programs, backend="cpu", saved=None):
     Args:
         programs: of each rank.
         backend: of the arrays.
-        saved: what to go on from, before the last step, after one step that has left something else.
+        saved: what each rank is to go on from, before the last step, after one step that has left something else.
     """
     def rank(world):
         bound = bound_on(programs[world.rank if world else 0], world, backend)
         if saved is not None:
             bound.step()
-            bound.load(saved)
+            bound.load(saved[world.rank if world else 0])
             return read(stepped(bound, 1))
         states = [read(bound)]
         for k in range(STEPS):
@@ -190,8 +197,8 @@ def violation(case, backend="cpu"):
     plain = case.program(case.ranks if together else 1)
     expected, checkpoints = zip(*history([plain] * case.ranks), strict=True)
     got, saved = zip(*history(programs, backend), strict=True)
-    resumed = history(programs, backend, jumbled(checkpoints[0]))
-    where = next((why for each in saved if (why := differing(checkpoints[0], each))), "")
+    resumed = history(programs, backend, [jumbled(each) for each in checkpoints])
+    where = next((why for each, right in zip(saved, checkpoints, strict=True) if (why := differing(right, each))), "")
     if where:
         return where
     for step in range(STEPS + 1):
@@ -247,6 +254,7 @@ def steps(draw, shapes=SHAPES):
     some = st.lists(st.sampled_from(names), max_size=2, unique=True).map(sorted)
     rare = st.integers(0, 3).map(lambda k: k == 0)
     ranks = draw(st.integers(1, 4))
+    first = draw(st.sampled_from([(), (), (), *FIRST]))
     tied = tuple(draw(some)) if draw(rare) else ()
     frozen = tuple(draw(some)) if draw(rare) else ()
     if draw(st.booleans()):
@@ -254,12 +262,12 @@ def steps(draw, shapes=SHAPES):
                        fp32=draw(some) if draw(st.booleans()) else [],
                        reduced=draw(st.sampled_from(["float32", "float16"])),
                        max_norm=draw(st.sampled_from([None, 0.5])), loss_scale=8.0, state_dtype=draw(coded))
-        return Composition("amp_program", params, optimizer, {**options, **numbers}, ranks, tied, frozen)
+        return Composition("amp_program", params, optimizer, {**options, **numbers}, ranks, tied, frozen, first)
     config = draw(st.sampled_from(["fp32", "fp32", "amp", "bf16", *REMAINDERS]))
     sparse = [name for name, shape in params if len(shape) > 1 and shape[0] and draw(rare)]
     tied = tuple(name for name in tied if name not in sparse)
     options = dict(config=config, state_dtype=draw(coded), sparse=sparse, **numbers)
-    return Composition("step_program", params, optimizer, options, ranks, tied, frozen)
+    return Composition("step_program", params, optimizer, options, ranks, tied, frozen, first)
 
 
 PASSES = {

@@ -33,6 +33,15 @@ def on_rank(program, world, backend="cpu", seed=0, wrap=lambda world: world):
     return started(mine, put(backend, arrays_of(mine, seed)), backend=backend, comm=wrap(world), gradients=gradients)
 
 
+def elapsed(plan, long):
+    """When the last task of a schedule stops, if each takes as long as a function of it says."""
+    stop, free = {}, {}
+    for task in plan.tasks:
+        start = max([free.get(task.stream, 0), *(stop[wait] for wait in task.waits)])
+        stop[task.number] = free[task.stream] = start + long(task)
+    return max(stop.values(), default=0)
+
+
 def written(program):
     """What a step leaves behind."""
     names = {name for op in program.main for name in op.writes}

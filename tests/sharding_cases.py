@@ -44,14 +44,6 @@ def shards(program, rule="paddle", cast=True, fuse=None):
     return programs
 
 
-def params_of(program, rule):
-    """Sizes, who has a copy, and owners, in the order in which gradients are reduced."""
-    owners = owners_of(program, rule)
-    names = list(reversed(owners))
-    sizes = [math.prod(program.vars[name].shape) for name in names]
-    return sizes, [copy_of(name) in program.vars for name in names], [owners[name] for name in names]
-
-
 def in_buckets(program, rule="paddle", limit=32.0, batched=False):
     """The program of each rank with collectives and updates in buckets, and the casts done by the updates.
 

@@ -9,9 +9,9 @@
 ``model``        the parts of a program: `Var`, `Op`; ``graph`` and ``program`` combine them: `Program`
 ``step``         programs to start from: `step_program`; ``mixed_precision``: `amp_program`
 ``ops``          the types of ops, one file per family: slots, checks, runners; ``gpu`` has those for devices
-``passes``       rewrites, from a program to a program; ``counts``: how many ops they leave, as formulae
+``passes``       rewrites, from a program to a program; ``counts``: what a program casts, sends and keeps
 ``bound``        arrays and ranks behind the names: `bind` makes a `Bound`, which runs `startup` once, and then `step`
-``placement``    streams of a device: schedules, timelines and costs
+``placement``    streams of a device: schedules, and when their tasks run
 ===============  =======================================================================================================
 
 A wrong argument raises a TypeError or a ValueError that names it, before anything is done.

@@ -150,6 +150,8 @@ class Bound(Exclusive, Context):
     def state_dict(self) -> dict[str, Any]:
         """A checkpoint, from which a run resumes as if uninterrupted. All ranks call it, and all get all of it.
 
+        With `refopt.program.passes.local_steps` each rank gets its own parameters and states, and later loads these.
+
         Returns:
             NumPy arrays, each whole and under its name without passes, wherever its blocks or shards are: ``"params"``
             by name; ``"states"``, by parameter a dictionary of its update as `refopt.state` describes it, with one

@@ -196,7 +196,8 @@ def check(bound: Context, state: Any, check_numbers: Callable[[dict[str, Any]], 
         loaded, refusal = _checked(bound, everywhere, state, check_numbers), None
     except (TypeError, ValueError) as error:
         loaded, refusal = None, error
-    told = _gathered(bound, [str(refusal or ""), loaded and _digest(loaded)])
+    same = loaded and (loaded if _together(bound) else ({}, *loaded[1:]))  # what must be the same on all ranks
+    told = _gathered(bound.comm, [str(refusal or ""), same and _digest(same)])
     if loaded is None:
         assert refusal is not None
         raise refusal
@@ -322,17 +323,22 @@ def _everywhere(bound: Context, numbers: Mapping[str, Any] = MappingProxyType({}
     """By name of a whole variable, the ranks that hold parts of it, and which; the same on all ranks."""
     there: dict[str, Held] = {}
     own = {name: each._replace(hypers=dict(each.hypers)) for name, each in wholes(bound.program, numbers).items()}
-    for rank, theirs in enumerate(_gathered(bound, own)):
+    for rank, theirs in enumerate(_gathered(_together(bound), own)):
         for name, (shape, dtype, pieces, key, routine, hypers) in theirs.items():
             one = Whole(tuple(shape), dtype, tuple(Piece(*x) for x in pieces), tuple(key), routine, hypers)
             there.setdefault(name, []).append((rank, one))
     return there
 
 
-def _gathered(bound: Context, value: Any) -> list[Any]:
+def _together(bound: Context) -> Any:
+    """The communicator of ranks that have one checkpoint; ``None`` if this rank has its own, since it trains alone."""
+    return None if any("every" in op.attrs for op in bound.program.main) else bound.comm
+
+
+def _gathered(comm: Any, value: Any) -> list[Any]:
     """A value of each rank, as JSON represents it, in rank order."""
     text = json.dumps(value, default=_plain).encode()
-    return [json.loads(each) for each in ([text] if bound.comm is None else bound.comm.gather_bytes(text))]
+    return [json.loads(each) for each in ([text] if comm is None else comm.gather_bytes(text))]
 
 
 def _first_update(held: Held) -> Whole:
@@ -354,12 +360,13 @@ def _cover(there: Held) -> list[tuple[int, Piece]]:
 
 def _sent(bound: Context, root: int, piece: Piece, dtype: str) -> np.ndarray:
     """A piece that one rank holds, sent to all ranks."""
-    if bound.comm is None or bound.comm.rank == root:
+    comm = _together(bound)
+    if comm is None or comm.rank == root:
         value = np.ascontiguousarray(bound.read(piece.name)).reshape(-1)[: piece.size]
     else:
         value = np.empty(piece.size, numpy_dtype(dtype))
-    if bound.comm is None:
+    if comm is None:
         return value
     array = bound.backend.upload(value.view(np.uint8))  # of no dtype that a communicator lacks, such as uint16
-    bound.comm.broadcast(array, root)
+    comm.broadcast(array, root)
     return bound.backend.read(array).view(value.dtype)

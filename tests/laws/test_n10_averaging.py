@@ -5,28 +5,41 @@ from hypothesis import strategies as st
 from program_cases import PARAMS, arrays_of, gradients_of, numbers_of, outcome, read
 
 from laws.marks import few, routines
-from refopt.program import bind, step_program
+from refopt.checks.dtypes import numpy_dtype
+from refopt.program import bind, passes, step_program
 
 pytestmark = pytest.mark.clause("N10")
 
 
+NARROW = [("float16", "before"), ("bfloat16", "before"), ("bfloat16", "after")]
+
+
 @routines
 @few(4, ranks=st.integers(2, 5), config=st.sampled_from(["fp32", "fp64"]), seed=st.integers(0, 9),
-       params=st.lists(st.sampled_from(PARAMS), min_size=1, max_size=3, unique=True))
-def test_a_step_of_ranks_is_that_of_averaged_gradients(routine, ranks, config, seed, params):
-    """Every gradient added from rank to rank, multiplied once, and given to one device."""
+       params=st.lists(st.sampled_from(PARAMS), min_size=1, max_size=3, unique=True),
+       narrow=st.sampled_from([None, None, *NARROW]))
+def test_a_step_of_ranks_is_that_of_averaged_gradients(routine, ranks, config, seed, params, narrow):
+    """Every gradient added from rank to rank, multiplied once, and given to one device. By `narrow_sums`, the gradients
+    and their sum are rounded to 16 bits, and multiplied before or after, as `average` says.
+    """
+    config, (dtype, average) = ("fp32", narrow) if narrow else (config, (None, "after"))
 
     def program(size):
         return step_program(params, routine.name, config=config, world_size=size, **numbers_of(routine.name))
 
     several, alone = program(ranks), program(1)
+    several = passes.narrow_sums(several, dtype, average).program if narrow else several
     each = [gradients_of(several, rank, seed) for rank in range(ranks)]
 
     def averaged(name, step):
-        total = each[0](name, step)
-        for gradient in each[1:]:
-            total = total + gradient(name, step)
-        return total.dtype.type(1 / ranks) * total
+        terms = [gradient(name, step) for gradient in each]
+        real = terms[0].dtype.type
+        terms = [real(1 / ranks) * term for term in terms] if average == "before" else terms
+        rounded = (lambda x: x.astype(numpy_dtype(dtype)).astype(real)) if narrow else lambda x: x
+        total = rounded(terms[0])
+        for term in terms[1:]:
+            total = total + rounded(term)
+        return rounded(total) if average == "before" else real(1 / ranks) * rounded(total)
 
     bound = bind(alone, arrays_of(alone, seed), backend="cpu", gradients=averaged)
     bound.startup()

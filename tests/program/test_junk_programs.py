@@ -16,7 +16,6 @@ from refopt.oracle.exact.build import make
 from refopt.program import Config, Op, Program, Var, bind, blocks, counts, passes, placement, run, step_program
 from refopt.program.mixed_precision import amp_program, copy_of, gradient_of, recomputed_copy_of
 from refopt.program.passes import grouping
-from refopt.program.placement import cost, timeline
 from refopt.program.program import side_by_side
 
 F = np.float32
@@ -26,10 +25,7 @@ PLACED = passes.reduce_to_owners(PLAIN, 2).program
 ONE = passes.on_device(PLACED, 0)
 PLAN = placement.on_streams(ONE)
 AMP = amp_program(PARAMS, "adam", lr=0.5, world_size=2)
-LINK = cost.Link(1e-6, 1e-9, 1e-10)
 BLOCKS = blocks.slice_variable([(4, 3)], 2, 2)[0]
-SPANS = placement.simulate(PLAN, {1: 1.0, 2: 1.0})
-GAIN = placement.Overlap(3.0, 2.0, 1.0)
 
 MORE = JUNK | {
     "object": object, "[[1]]": lambda: [[1]], "{x: None}": lambda: {"x": None}, "{1: 1}": lambda: {1: 1},
@@ -56,6 +52,7 @@ KINDS = {
     "names of two": NAMES, "shapes": {"[[1]]", "nested", "no list", "empty"},
     "extents": {"range", "set", "dict", "{1: 1}", "no list", "empty"},
     **{name: {name} for name in ("bools", "infs", "no list", "range", "generator")}, "zero": {"0"},
+    "eights": {"2**31", "2**64", "10**400"},
     "per tensor": {"array of one", "single"},  # of the one that the op has
     "small": {"1", "int8", "int array"},  # of ranks, of which there cannot be 2**31
     "array": {"array", "single", "array of one", "empty", "no dimensions", "int array", "bool array"},
@@ -106,11 +103,6 @@ def slots():
 TENSORS = {"names": (["a.w", "b.w"], "names"), "shapes": ([(4, 3), (2,)], "shapes"),
            "dtypes": (["float32", "float32"], "")}
 STEP = {"world_size": (2, "small"), "early": (False, "flag")}
-COUNTS = {"routine": (ROUTINES["adam"], ""), "tensors": (3, "integer"), "sparse": (1, "integer"), **STEP,
-          "world_size": (2, "integer")}
-LISTS = {"sizes": ([1, 2], "integers listed"), "eligible": ([True, False], "bools")}
-OWNED = LISTS | {"owners": ([0, 1], "integers listed")}
-BUCKETS = {"gradient": (4, "integer"), "limit": (1.0, "number"), "send_limit": (1.0, "number")}
 BIND = {"program": (PLAIN, ""), "arrays": (variables, ""), "backend": ("cpu", ""), "comm": (None, "none"),
         "gradients": (gradients, "none|any mapping|function"), "stream": (0, "none|zero")}
 
@@ -156,6 +148,8 @@ CALLS = {
         "groups": (((0, 1),), ""), "buffers": (((0,),), "empty"), "name": ("a{}", "name")}),
     "fold_averages": (passes.fold_averages, {"program": (RANKS, ""), "exact": (True, "flag")}),
     "fuse_all_reduce": (passes.fuse_all_reduce, {"program": (RANKS, "")}),
+    "local_steps": (passes.local_steps, {"program": (RANKS, ""), "every": (2, "integer")}),
+    "narrow_sums": (passes.narrow_sums, {"program": (RANKS, ""), "dtype": ("float16", ""), "average": ("before", "")}),
     "fuse_optimizer": (passes.fuse_optimizer, {
         "program": (RANKS, ""), "optimizer": ("all", ""), "form": ("auto", ""), "per_buffer": (True, "flag")}),
     "pipeline": (lambda program, passes_: passes.pipeline(program, passes_), {
@@ -165,11 +159,6 @@ CALLS = {
     "fuse_size": (grouping.fuse_size, TENSORS | {"limit": (1.0, "number")}),
     "by_count": (grouping.by_count, TENSORS | {"count": (1, "integer")}),
     "ddp": (grouping.ddp, TENSORS | {"bucket_cap_mb": (1.0, "number"), "first_bucket_mb": (1.0, "number")}),
-    "step": (counts.step, COUNTS),
-    "fused_step": (counts.fused_step, COUNTS | {
-        "groups": (1, "none|integer"), "units": (1, "integer"), "form": ("flat", ""), "folded": (True, "flag")}),
-    "coalesce_ops": (counts.coalesce_ops, {"routine": (ROUTINES["adam"], ""), "optional": ((), "names"),
-                                           "units": (1, "integer"), "gradients": (1, "integer")}),
     "Balancer": (passes.Balancer, {"devices": (2, "small"), "sizes": ({"a": 1}, ""), "unknown": ("error", "")}),
     "get_appropriate_dev": (lambda **x: balancer().get_appropriate_dev(**x), {"names": (["a"], "names of two")}),
     "record": (lambda **x: balancer().record(**x), {"name": ("a", "name"), "device": (1, "integer")}),
@@ -206,32 +195,6 @@ CALLS = {
         "number": (7, "integer"), "kind": ("run", ""), "stream": ("compute", ""), "op": (0, "integer"),
         "names": ((), "names"), "reads": ((), "names"), "writes": ((), "names"), "waits": ((), "integers|empty")}),
     "conflicts": (PLAN.tasks[1].conflicts, {"other": (PLAN.tasks[2], "")}),
-    "simulate": (placement.simulate, {
-        "plan": (PLAN, ""), "costs": ({1: 1.0}, "any mapping|function"), "beside": (0.5, "number")}),
-    "simulate: costs": (lambda task: placement.simulate(PLAN, {1: task}), {"task": (1.0, "number")}),
-    "overlap": (placement.overlap, {"spans": (SPANS, "no list")}),
-    "overlap: spans": (lambda **x: placement.overlap([placement.Span(**x)]), {
-        "task": (PLAN.tasks[1], ""), "start": (0.0, "number"), "stop": (1.0, "number")}),
-    "text": (timeline.text, {"plan": (PLAN, ""), "spans": (SPANS, "no list"), "width": (100, "")}),
-    "fit_beside": (timeline.fit_beside, {"gains": ([GAIN, GAIN], ""), "times": ([2.0, 2.0], "numbers")}),
-    "fit_beside: gains": (lambda **x: timeline.fit_beside([placement.Overlap(**x)], [1.0]), {
-        "total": (3.0, "number"), "elapsed": (2.0, "number"), "hidden": (1.0, "number")}),
-    "task_cost": (placement.task_cost, {"plan": (PLAN, ""), "link": (LINK, ""), "bus": (LINK, ""),
-                                        "rate": (1.0, "number")}),
-    "send": (cost.send, {"link": (LINK, ""), "nbytes": (1.0, "number")}),
-    "send: link": (lambda **x: cost.send(cost.Link(**x), 1), {
-        "alpha": (1.0, "number"), "beta": (1.0, "number"), "gamma": (1.0, "number")}),
-    **{f"{function.__name__} of {how}": (function, {
-        "link": (LINK, ""), "nbytes": (1.0, "number"), "devices": (2, "small"), "algorithm": (how, "")})
-       for function in (cost.broadcast, cost.reduce) for how in ("tree", "scatter")},
-    "all_reduce of a ring": (cost.all_reduce, {"link": (LINK, ""), "nbytes": (1.0, "number"), "devices": (2, "small")}),
-    "batch": (cost.batch, {"link": (LINK, ""), "kind": ("reduce", ""), "nbytes": ({0: 1.0, 1: 2.0}, "any mapping"),
-                           "devices": (2, "small")}),
-    "batch: nbytes": (lambda nbytes: cost.batch(LINK, "reduce", {0: nbytes}, 2), {"nbytes": (2.0, "number")}),
-    "fit": (cost.fit, {"messages": ([1, 2], "numbers"), "times": ([1, 2], "numbers")}),
-    "pipelined": (cost.pipelined, {"stages": ([1.0, 2.0], "numbers|infs"), "count": (2, "integer")}),
-    "of_op": (cost.of_op, {"program": (ONE, ""), "op": (ONE.main[0], ""), "link": (LINK, ""), "rate": (1.0, "number")}),
-    "bytes_of": (cost.bytes_of, {"program": (ONE, ""), "names": (["a.w"], "empty")}),
     "amp_program|step_program|program: main": (amp_program, {
         "params": (PARAMS, "empty"), "optimizer": ("adam", ""), "world_size": (2, "small"),
         "accumulate": (2, "small"), "recompute": (True, "flag"), "fp32": ((), "empty"),
@@ -248,29 +211,10 @@ CALLS = {
     "partition": (passes.partition, {"sizes": ([1, 2], "integers"), "ranks": (2, "integer"), "rule": ("paddle", "")}),
     "shard": (passes.shard, {"program": (AMP, ""), "rank": (0, "integer"), "degree": (2, ""), "rule": ("paddle", ""),
                              "order": ("program", "")}),
-    "casts": (counts.casts, {"eligible": (2, "integer"), "accumulate": (1, "integer"), "recompute": (True, "flag"),
-                             "owned": (1, "none|integer")}),
-    "mixed_step": (counts.mixed_step, {
-        "routine": ("adam", ""), "params": (2, "integer"), "eligible": (2, "integer"), "world_size": (2, "integer"),
-        "accumulate": (1, "integer"), "recompute": (True, "flag"), "clip": (True, "flag"),
-        "optimize_cast": (True, "flag"), "owned": ((1, 1), "none|range")}),
-    "collectives": (counts.collectives, LISTS | {
-        "sharded": (True, "flag"), "optimize_cast": (True, "flag"), "clip": (True, "flag")}),
-    "startup": (counts.startup, LISTS | {"optimize_cast": (True, "flag")}),
-    "memory of shares": (counts.memory, OWNED | {
-        "routine": ("adam", ""), "owners": ([0, 1], "none|integers listed"), "rank": (0, "integer"),
-        "optimize_cast": (True, "flag"), "optional": (0, "integer")}),
-    "saved": (counts.saved, {"elements": (4, "integer"), "degree": (2.0, "number")}),
     "param_casts": (counts.param_casts, {"program": (AMP, "")}),
     "kept": (counts.kept, {"program": (AMP, "")}),
-    "total": (counts.total, {"parts": ({"a": 1}, "")}),
-    "buckets": (counts.buckets, {"sizes": ([1, 2], "integers listed"), "items": ([4, 4], "integers listed"),
-                                 "owners": ([0, 1], "integers listed"), "limit": (1.0, "number")}),
-    "bucketed_step": (counts.bucketed_step, {"routine": ("adam", ""), **OWNED, "rank": (0, "integer"), **BUCKETS,
-                                             "batched": (True, "flag")}),
-    "batches": (counts.batches, {"roots": ([0, 1], "integers listed")}),
-    "bucketed_collectives": (counts.bucketed_collectives, OWNED | BUCKETS | {
-        "chunk": (4, "integer"), "clip": (True, "flag"), "scan": (True, "flag")}),
+    "communicated": (counts.communicated, {
+        "program": (AMP, ""), "chunk": (8, "none|eights"), "steps": (1, "integer")}),
     "local.run": (local.run, {"function": (do_nothing, "function"), "size": (2, "small"), "schedule": ("forward", ""),
                               "seed": (0, "integer"), "algorithm": ("rank_order", "")}),
     **{method: (lambda method=method, **x: alone(method, **x), {
@@ -286,7 +230,7 @@ CALLS = {
 # Whose errors may name another argument, which then does not fit, or none, where the function says it all.
 NAMELESS = {"Op", "backward", "Bound.read", "Bound.gradient", "Bound.put", "Bound.drop", "take", "device_of",
             "coalesce_gradients: grouping|Var: name", "split_by_ref", "split_by_ref: blocks", "concat",
-            "overlap: spans", "batch", "casts", "mixed_step", "state_dict|merged_adam"}
+            "state_dict|merged_adam"}
 ENDLESS = {(run, "steps", junk) for junk in ("2**31", "2**64", "10**400")}
 
 
@@ -320,11 +264,10 @@ def test_junk(name):
 # The least that an argument may be, if it is a number: 0, but for these.
 LEAST = dict.fromkeys([
     "world_size", "groups_size", "devices", "slice_count", "min_block_size", "local.run: size", "offload: nbytes",
-    "by_count: count", "ring", "accumulate", "ranks", "gradient", "chunk", "degree"], 1)
+    "by_count: count", "ring", "accumulate", "ranks", "degree", "every", "communicated: steps"], 1)
 LEAST |= {"early: groups_size": -1, "Task: op": -1}
-ABOVE_0 = {"beside", "rate", "loss_scale"}
-ANY = {"Var: initial", "order: seed", "coalesce_gradients|later: memory_size", "later: memory_size",
-       "overlap: spans: start"}
+ABOVE_0 = {"loss_scale"}
+ANY = {"Var: initial", "order: seed", "coalesce_gradients|later: memory_size", "later: memory_size"}
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -339,7 +282,7 @@ def test_what_is_below_the_least(name):
             function(**{key: below if key == argument else value_of(value) for key, (value, _) in arguments.items()})
 
 
-@pytest.mark.parametrize(("name", "least"), [("listing", 20), ("side_by_side", 20), ("text", 40)])
+@pytest.mark.parametrize(("name", "least"), [("listing", 20), ("side_by_side", 20)])
 def test_widths(name, least):
     function, arguments = CALLS[name]
     call = {key: value_of(value) for key, (value, _) in arguments.items()}

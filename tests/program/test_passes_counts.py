@@ -8,11 +8,35 @@ from hypothesis import strategies as st
 from program_cases import GROUPINGS, PARAMS, adam, everything, few, numbers_of, programs, ranks_of, same_bits
 
 from refopt.catalog import ROUTINES, workloads
-from refopt.program import Config, Op, Var, counts, passes, step_program
+from refopt.program import Config, Op, Var, passes, step_program
 
 RESNET = workloads.load("resnet50")
 
 # Op counts.
+
+
+def ops_of(routine, tensors, groups, *, ranks, early, units=1, sparse=0, fused="", folded=False):
+    """Ops of a step by type: tensors, some of them with sparse gradients; groups of dense ones that are summed at once,
+    and units that are updated at once."""
+    found = {
+        "backward": tensors, "all_reduce": groups * (ranks > 1), "all_gather": sparse * (ranks > 1),
+        "scatter_add": sparse, "scale": (groups + sparse) * (ranks > 1 and not folded)
+        + early * len(routine.scalars) * (units + sparse), routine.name: sparse,
+    }
+    fused = fused or routine.name
+    found[fused] = found.get(fused, 0) + units
+    return {kind: count for kind, count in found.items() if count}
+
+
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("sparse", [(), ("a.w", "b.w")])
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("optimizer", ["adam", "sgd", "momentum"])
+def test_op_counts_of_a_step(optimizer, ranks, sparse, early):
+    program = step_program(PARAMS, optimizer, world_size=ranks, sparse=sparse, early=early, **numbers_of(optimizer))
+    dense = 6 - len(sparse)
+    assert program.counts() == ops_of(
+        ROUTINES[optimizer], 6, dense, ranks=ranks, early=early, units=dense, sparse=len(sparse))
 
 
 @pytest.mark.parametrize("config", ["fp32", "amp"])
@@ -20,20 +44,19 @@ RESNET = workloads.load("resnet50")
 @pytest.mark.parametrize(("optimizer", "early"), [("adam", True), ("adam", False), ("momentum", False), ("sgd", False)])
 def test_op_counts_of_resnet50(optimizer, early, ranks, config):
     """The formulae, for 161 tensors."""
-    routine = ROUTINES[optimizer]
+    routine, more = ROUTINES[optimizer], {"early": early, "ranks": ranks}
     program = step_program(
         RESNET.tensors, optimizer, config=config, world_size=ranks, early=early, **numbers_of(optimizer))
-    assert program.counts() == counts.step(routine, 161, world_size=ranks, early=early)
-    optional = ["master_params"] if config == "amp" else []
+    assert program.counts() == ops_of(routine, 161, 161, units=161, **more)
     for form in ("flat", "merged"):
         made = everything(form)(program).program
-        groups = 7 if ranks > 1 else None  # conv1, bn1, four stages, fc
-        expected = counts.fused_step(routine, 161, world_size=ranks, early=early, groups=groups, form=form)
+        fused = routine.name if form == "flat" else routine.merged_name
+        expected = ops_of(routine, 161, 7, fused=fused, **more)  # conv1, bn1, four stages, fc
         assert made.counts() == expected
-        folded = passes.fold_averages(made, exact=False).program
-        expected = counts.fused_step(routine, 161, world_size=ranks, early=early, groups=groups, form=form, folded=True)
-        assert folded.counts() == expected
-        startup = counts.coalesce_ops(routine, optional=optional, gradients=1) if form == "flat" else ranks > 1
+        folded = passes.fold_averages(made, exact=False).program.counts()
+        assert folded == ops_of(routine, 161, 7, fused=fused, folded=True, **more)
+        slots = sum(not slot.optional for slot in routine.slots) + (config == "amp")
+        startup = slots if form == "flat" else ranks > 1
         assert made.counts(part="startup").get("coalesce_tensor", 0) == startup
 
 
@@ -55,13 +78,13 @@ def test_op_counts(program, grouping, form):
     makers = [op for op in coalesced.startup if op.type == "coalesce_tensor"]
     buffers = [op.outputs["output"] for op in makers]
     lone = len(sizes) - sparse - sum(map(len, buffers))
-    groups = None if ranks == 1 else lone + sum(len(op.attrs["groups"]) for op in makers)
+    groups = lone + sum(len(op.attrs["groups"]) for op in makers)
     units = [len(views) for views in buffers] + [lone] if form == "flat" else [len(sizes) - sparse]
     fused = sum(unit > 1 for unit in units)
     single = sum(unit == 1 for unit in units)
     adam = ROUTINES["adam"]
-    expected = counts.fused_step(
-        adam, len(sizes) - single, sparse=sparse, world_size=ranks, early=early, groups=groups, form=form, units=fused)
+    expected = ops_of(adam, len(sizes), groups, sparse=sparse, ranks=ranks, early=early, units=fused,
+                      fused=adam.name if form == "flat" else adam.merged_name)
     assert made.counts()["backward"] == len(sizes)
     assert made.counts().get("adam", 0) == expected.get("adam", 0) + single
     assert made.counts().get("all_reduce", 0) == expected.get("all_reduce", 0)
@@ -269,12 +292,6 @@ def test_a_report_shows_both_programs():
     assert report.before.counts()["adam"] == 161 and "fuse_optimizer: applied" in text
     alone = passes.pipeline(step_program(RESNET.tensors, "adam", lr=0.1), passes.fuse_all_reduce, passes.fuse_optimizer)
     assert {"fuse_all_reduce: not applied", "fuse_optimizer: applied"} <= {*str(alone).splitlines()}
-
-
-def test_more_sparse_gradients_than_there_are():
-    for function in (counts.step, counts.fused_step):
-        with pytest.raises(ValueError, match=f"^{function.__name__}: sparse: expected at most the 3 tensors, got 4"):
-            function(ROUTINES["adam"], 3, sparse=4)
 
 
 @pytest.mark.parametrize("form", ["flat", "merged"])

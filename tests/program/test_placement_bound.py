@@ -16,7 +16,6 @@ from refopt import gpu
 from refopt.comm import local
 from refopt.program import passes, placement, step_program
 from refopt.program.passes import on_device
-from refopt.program.placement import overlap, timeline
 from refopt.program.placement.network import OnExecutor, OnGpu
 from refopt.program.placement.work import Work
 from refopt.simt import observe
@@ -239,10 +238,10 @@ def test_spans(machine, name):
         assert all(spans[wait].stop <= start + TICK for wait in task.waits), run.plan.label(task)
     for tasks in run.plan.streams.values():
         assert all(spans[one.number].stop <= spans[two.number].start + TICK for one, two in pairwise(tasks))
-    gain = overlap(spans)
-    assert gain.elapsed > 0 and gain.elapsed - spans[-1].stop <= TICK
-    assert machine.name == "gpu" or gain.total > 0.5 * gain.elapsed, "there is little between tasks"
-    assert len(timeline.text(run.plan, spans).splitlines()) == len(run.plan.streams) + 1
+    end = max(stop for _, _, stop in spans)
+    assert end > 0 and end - spans[-1].stop <= TICK
+    total = sum(stop - start for _, start, stop in spans)
+    assert machine.name == "gpu" or total > 0.5 * end, "there is little between tasks"
 
 
 def test_spans_are_of_the_last_step(executor):

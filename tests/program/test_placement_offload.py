@@ -10,12 +10,11 @@ import program_cases as cases
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from placement_cases import on, waits_of, without_wait
+from placement_cases import elapsed, on, waits_of, without_wait
 
 from refopt import gpu
 from refopt.checks.dtypes import ITEM_SIZES
 from refopt.program import Op, Program, Var, passes, placement
-from refopt.program.placement import cost, overlap, simulate, task_cost
 from refopt.program.placement.schedule import STREAMS
 from refopt.simt import DataRace, observe
 
@@ -128,18 +127,16 @@ def test_each_wait_that_is_missing_is_reported(executor, ring):
 
 
 def test_copies_run_beside_updates():
-    """By the model, with stages of the same length: all three at a time with three buffers, two with two."""
+    """With stages of the same length: all three at a time with three buffers, two with two."""
     program = merged(cases.adam([(f"w{k}", (64,)) for k in range(8)]))
     program = program.replace(main=program.main[-1:], vars={
         name: replace(var, persistable=True) for name, var in program.vars.items()})
-    for ring, elapsed in ((1, 24), (2, 13), (3, 10)):
+    for ring, turns in ((1, 24), (2, 13), (3, 10)):
         plan = placement.on_streams(passes.offload(program, nbytes=512, ring=ring).program)
         assert len(plan.streams) == 3 and {len(tasks) for tasks in plan.streams.values()} == {8, 10}
-        gain = overlap(simulate(plan, lambda task: float(task.kind == "run")))
-        assert (gain.total, gain.elapsed) == (24, elapsed)
-    assert elapsed == cost.pipelined([1, 1, 1], 8)
+        assert elapsed(plan, lambda task: task.kind == "run") == turns
     one = placement.on_streams(plan.program, dict.fromkeys(STREAMS, "compute"))
-    assert overlap(simulate(one, lambda task: float(task.kind == "run"))).elapsed == 24
+    assert elapsed(one, lambda task: task.kind == "run") == 24
 
 
 # Bytes.
@@ -243,7 +240,6 @@ SHORT, FLOATS = (
       for each in (SHORT, FLOATS)),
     (changed("copy_in", outputs={"out": NEAR, "ring": ["@RING@0", "w"]}).check, ValueError,
      "copy_in: ring: expected one variable of 512 bytes or more, got @RING@0, w"),
-    (lambda: cost.of_op(ONE, ONE.main[1], cost.Link(1, 1), 1.0), ValueError, "of_op: op: expected .*, got copy_in"),
     (lambda: placement.bind_schedule(placement.on_streams(ONE), on_executor(w=3, w_moment1_0=4)), ValueError,
      r"bind_schedule: arrays: 'w_moment1_0': expected float32 of shape \(3,\), got float32 of shape \(4,\)"),
     (lambda: placement.bind_schedule(placement.on_streams(ONE.replace(vars={
@@ -253,10 +249,3 @@ SHORT, FLOATS = (
 def test_bad_arguments(call, error, message):
     with gpu.use("executor"), pytest.raises(error, match=message):
         call()
-
-
-def test_costs_of_copies():
-    """By the bus, of the bytes of tensors; the rest by the rate of memory."""
-    plan = placement.on_streams(passes.offload(cases.adam([("w", (3,))])).program)
-    seconds = task_cost(plan, cost.Link(0, 0), cost.Link(100.0, 2.0), rate=4.0)
-    assert [seconds(task) for task in plan.tasks if task.stream != "compute"] == [100 + 2 * 24] * 2

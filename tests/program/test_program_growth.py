@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 import numpy as np
 import pytest
 
-from refopt.program import amp_program, bind, counts, passes, placement, step_program
+from refopt.program import amp_program, bind, passes, placement, step_program
 from refopt.program.ops.collectives import sequence
 from refopt.program.passes import grouping
 
@@ -67,18 +67,9 @@ def rebinding(count):
     return lambda: bound.rebind(arrays_of(count))
 
 
-def simulated(plan):
-    return placement.overlap(placement.simulate(plan, lambda task: 1.0 + task.number % 3, beside=0.5))
-
-
 def grouped(rule, **flags):
     return lambda count: lambda: rule(
         [name for name, _ in params_of(count)], [shape for _, shape in params_of(count)], ["float32"] * count, **flags)
-
-
-def size_in_buckets(count):
-    sizes, owners = list(range(1, count + 1)), [k % 3 for k in range(count)]
-    return lambda: counts.buckets(sizes, [4] * count, owners, limit=1000.0)
 
 
 WORK = {
@@ -93,6 +84,8 @@ WORK = {
     "grouping.ddp": grouped(grouping.ddp, bucket_cap_mb=1000.0, first_bucket_mb=1000.0),
     "coalesce_gradients": of("plain", passes.coalesce_gradients),
     "fuse_all_reduce": of("coalesced", passes.fuse_all_reduce),
+    "local_steps": of("plain", partial(passes.local_steps, every=2)),
+    "narrow_sums": of("coalesced", passes.narrow_sums),
     "fuse_optimizer flat": of("plain", partial(passes.fuse_optimizer, form="flat")),
     "fuse_optimizer flat, in pairs": of("in pairs", partial(passes.fuse_optimizer, form="flat")),
     "fuse_optimizer merged": of("coalesced", partial(passes.fuse_optimizer, form="merged")),
@@ -104,12 +97,12 @@ WORK = {
     "optimize_cast sharded": of("sharded", passes.optimize_cast), "fold_casts": of("sharded", passes.fold_casts),
     "fuse_reduces": of("sharded", partial(passes.fuse_reduces, limit=0.001)),
     "fuse_broadcasts": of("sharded", partial(passes.fuse_broadcasts, limit=0.001)),
-    "batch_owners": of("sharded", passes.batch_owners), "buckets": size_in_buckets,
+    "batch_owners": of("sharded", passes.batch_owners),
     "passes.reduce_to_owners": of("plain", lambda program: passes.reduce_to_owners(program, 2), 1),
     "send_to_owners": of("plain", partial(passes.send_to_owners, devices=2, min_block_size=2), 1),
     "on_device": of("sent", lambda program: passes.on_device(program, 0)),
     "on_streams": of("placed", placement.on_streams), "on_streams sent": of("received", placement.on_streams),
-    "simulate": of("scheduled", simulated), "order": of("scheduled", lambda plan: plan.order(1)),
+    "order": of("scheduled", lambda plan: plan.order(1)),
     "offload": of("merged", lambda program: passes.offload(program, nbytes=10**6)),
     "sequence": of("coalesced", lambda program: sequence(program, 4096)),
     "listing": of("plain", lambda program: program.listing(fold=True)),

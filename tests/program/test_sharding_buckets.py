@@ -1,5 +1,6 @@
 """Shards in buckets: fused reductions, averages, updates and broadcasts. No bit changes, and calls are few."""
 
+from collections import Counter
 from functools import partial
 
 import numpy as np
@@ -12,7 +13,6 @@ from refopt.comm import local
 from refopt.cpu.coalesce import CHUNK
 from refopt.program import Op, counts, passes, step_program
 from refopt.program.ops import collectives
-from refopt.program.ops.updates import routine_of
 
 # No bit changes.
 
@@ -61,16 +61,17 @@ def about_call(op):
 @given(program=cases.steps(), rule=cases.RULES, limit=cases.LIMITS)
 @few(25)
 def test_ops_and_casts(program, rule, limit):
-    """By formula, on each rank; no op casts a parameter; what batches make is what was there before them."""
-    about = cases.params_of(program, rule)
-    routine = next(op.type for op in program.main if routine_of(op))
+    """An average for each sum of the rank; no op casts a parameter; what batches make is what was there before them."""
     forms = [cases.in_buckets(program, rule, limit, batched) for batched in (False, True)]
     for rank, both in enumerate(zip(*forms, strict=True)):
-        for made, batched in zip(both, (False, True), strict=True):
-            expected = counts.bucketed_step(routine, *about, rank, limit=limit, send_limit=limit / 2, batched=batched)
-            got = made.counts()
-            assert {kind: got.get(kind, 0) for kind in expected} == expected
-            assert counts.param_casts(made) == counts.casts(sum(about[1]))["folded"] == 0
+        for made in both:
+            single = [each for op in made.main for each in collectives.calls(op)]
+            own = [each for each in single if each.type == "reduce" and each.attrs["root"] == rank]
+            assert counts.param_casts(made) == 0 and made.counts().get("scale", 0) == len(own)
+        for kind in ("reduce", "broadcast"):
+            roots = Counter(each.attrs["root"] for each in single if each.type == kind)
+            most, second, *_ = *sorted(roots.values(), reverse=True), 0, 0
+            assert made.counts().get(kind, 0) == most - second, "what has no counterpart stays single"
         calls = [sorted(about_call(each) for op in made.main for each in collectives.calls(op)) for made in both]
         assert calls[0] == calls[1]
 
@@ -79,9 +80,7 @@ def test_ops_and_casts(program, rule, limit):
 @few(10)
 def test_collectives_and_bytes(program, rule, limit):
     """Calls and bytes that ranks have counted."""
-    made, about = cases.in_buckets(program, rule, limit), cases.params_of(program, rule)
-    expected = counts.bucketed_collectives(*about, chunk=CHUNK["bytes"], clip="grad_norm" in program.vars, limit=limit,
-                                         send_limit=limit / 2)
+    made = cases.in_buckets(program, rule, limit)
 
     def rank(world):
         bound = cases.bound_on(made[world.rank], world)
@@ -89,14 +88,7 @@ def test_collectives_and_bytes(program, rule, limit):
         bound.step()
         return world.counts
 
-    assert local.run(rank, len(made)) == [expected] * len(made)
-
-
-def test_buckets_by_hand():
-    """Of one owner and one dtype each; a tensor that does not fit begins another, one without elements is alone."""
-    mb = 2**18
-    assert counts.buckets([mb, mb, 2 * mb, 0, mb, mb], [4] * 6, [0, 1, 0, 0, 1, 0], 2.0) == [[0], [1, 4], [2], [3], [5]]
-    assert counts.buckets([1, 1, 1], [4, 2, 4], [0, 0, 0]) == [[0], [1], [2]]
+    assert local.run(rank, len(made)) == [counts.communicated(each, CHUNK["bytes"]) for each in made]
 
 
 @pytest.mark.parametrize(("more", "calls"), [(0, 1), (1, 2)])
@@ -106,9 +98,6 @@ def test_runs_are_of_32_megabytes(more, calls):
     made = passes.shard(step_program([("a", sizes[:1]), ("b", sizes[1:])], "sgd", world_size=2, lr=0.5), 0, 2)
     for fuse, kind in ((passes.fuse_reduces, "reduce"), (passes.fuse_broadcasts, "broadcast")):
         assert fuse(made.program).program.counts()[kind] == calls
-    assert len(counts.buckets(sizes, [4, 4], [0, 0])) == calls
-    assert counts.bucketed_step("sgd", sizes, [False] * 2, [0, 0], 0)["reduce"] == calls
-    assert counts.bucketed_step("sgd", [2**21, 2**21 + more], [False] * 2, [0, 0], 0)["broadcast"] == calls
 
 
 # Passes.
@@ -247,18 +236,3 @@ def test_multiplications_before_reductions_stay():
     made = passes.fuse_reduces(program.replace(main=[*first, *early, *rest])).program
     assert [op for op in made.main if op.type == "scale"] == early
     assert [op.type for op in made.main if op.type in ("scale", "reduce")] == ["scale", "scale", "reduce"]
-
-
-# What makes no sense.
-
-@pytest.mark.parametrize(("call", "message"), [
-    (lambda: counts.buckets([4], [4, 4], [0]), "buckets: items: expected 1 entries, as sizes has, got 2"),
-    (lambda: counts.buckets([4], [4], []), "buckets: owners: expected 1 entries, as sizes has, got 0"),
-    (lambda: counts.bucketed_step("adam", [4], [], [0], 0),
-     "bucketed_step: eligible: expected 1 entries, as sizes has, got 0"),
-    (lambda: counts.bucketed_collectives([4], [True], [], chunk=1),
-     "bucketed_collectives: owners: expected 1 entries, as sizes "),
-])
-def test_bad_arguments_of_formulae(call, message):
-    with pytest.raises(ValueError, match=f"^{message}"):
-        call()

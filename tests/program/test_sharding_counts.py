@@ -1,4 +1,4 @@
-"""Casts, collectives, bytes and memory: the formulae, met by programs and by runs."""
+"""Casts, collectives, bytes and memory: formulae, met by programs and by runs."""
 
 import math
 
@@ -60,18 +60,32 @@ def test_casts(program, rule):
     accumulate = sum(op.type == "forward" for op in program.main) // len(good)
     recompute = any("subprog" in name for name in program.vars)
     ranks = cases.ranks_of(program)
-    before = counts.casts(sum(good), accumulate=accumulate, recompute=recompute)
-    assert counts.param_casts(program) == before["before"] == sum(good) * (2 if recompute else 1) * accumulate
-    assert counts.param_casts(passes.optimize_cast(program).program) == before["cast"] == sum(good)
+    before = sum(good) * (2 if recompute else 1) * accumulate
+    assert counts.param_casts(program) == before
+    assert counts.param_casts(passes.optimize_cast(program).program) == sum(good)
     total = 0
     for rank, made in enumerate(cases.shards(program, rule)):
         own = sum(one and owner == rank for one, owner in zip(good, owners, strict=True))
-        formula = counts.casts(sum(good), accumulate=accumulate, recompute=recompute, owned=own)
-        assert counts.param_casts(made) == formula["sharded"] == own
+        assert counts.param_casts(made) == own
         total += own
         assert made.counts().get("cast", 0) - own == sum(good) * accumulate  # of gradients
     assert total == sum(good)
-    assert [counts.param_casts(made) for made in cases.shards(program, rule, cast=False)] == [before["before"]] * ranks
+    assert [counts.param_casts(made) for made in cases.shards(program, rule, cast=False)] == [before] * ranks
+
+
+def ops_of(routine, params, good, *, ranks, accumulate, recompute, clip, cast, owned=None):
+    """Ops of a step by type: of so many parameters, and so many of them with copies; in shards, of which so many own.
+    """
+    ours, own = (params, good) if owned is None else owned
+    found = {
+        "forward": params * accumulate, "backward": params * accumulate,
+        "cast": (own if cast else good * (1 + recompute) * accumulate) + good * accumulate,
+        "sum": params * (accumulate - 1), "reduce": 0 if owned is None else params,
+        "all_reduce": params * (ranks > 1) if owned is None else 1 + clip, "scale": ours * (ranks * accumulate > 1),
+        "check_gradients": 1, "finish_check": 1, "update_loss_scaling": 1, routine: ours,
+        f"merged_{routine}": int(ours == 0 and owned is not None), "broadcast": 0 if owned is None else params,
+    }
+    return {kind: count for kind, count in found.items() if count}
 
 
 @given(program=cases.steps(), rule=cases.RULES)
@@ -80,18 +94,17 @@ def test_ops(program, rule):
     """All ops of a step, by type: as it is, with casts in the optimizer's stage, in shards, and both."""
     _, good, owners = about(program, rule)
     known = dict(
-        world_size=cases.ranks_of(program), accumulate=program.counts()["forward"] // len(good),
+        ranks=cases.ranks_of(program), accumulate=program.counts()["forward"] // len(good),
         recompute=any("subprog" in name for name in program.vars), clip="grad_norm" in program.vars,
     )
     routine = cases.updates(program)[0].type
     for cast in (False, True):
         whole = passes.optimize_cast(program).program if cast else program
-        assert whole.counts() == counts.mixed_step(routine, len(good), sum(good), optimize_cast=cast, **known)
+        assert whole.counts() == ops_of(routine, len(good), sum(good), cast=cast, **known)
         for rank, made in enumerate(cases.shards(program, rule, cast)):
             own = [one for one, owner in zip(good, owners, strict=True) if owner == rank]
-            owned = len(own), sum(own)
-            expected = counts.mixed_step(routine, len(good), sum(good), optimize_cast=cast, owned=owned, **known)
-            assert made.counts() == expected
+            owned = (len(own), sum(own)) if known["ranks"] > 1 else None
+            assert made.counts() == ops_of(routine, len(good), sum(good), cast=cast, owned=owned, **known)
 
 
 def test_the_lists_of_the_original():
@@ -120,17 +133,17 @@ def test_collectives_and_bytes(program, rule, cast):
     """Calls and bytes that ranks have counted, without shards and with them, the same on each."""
     sizes, good, _ = about(program, rule)
     clip = "grad_norm" in program.vars
-    expected = counts.collectives(sizes, good, sharded=False)
+    expected = {"all_reduce": (len(sizes), 4 * sum(sizes))}
     for _, counted, _ in measured([program] * cases.ranks_of(program)):
-        assert counted == expected
-    expected = counts.collectives(sizes, good, sharded=True, optimize_cast=cast, clip=clip)
+        assert counted == counts.communicated(program) == expected
+    half = sum(size for size, one in zip(sizes, good, strict=True) if one and cast)
+    expected = {"reduce": expected["all_reduce"], "all_reduce": (1 + clip, 4 + 4 * clip * len(sizes)),
+                "broadcast": (len(sizes), 4 * sum(sizes) - 2 * half)}
     made = cases.shards(program, rule, cast)
-    begun = counts.startup(sizes, good, optimize_cast=cast)
     for each, (startup, counted, _) in zip(made, measured(made), strict=True):
-        assert counted == expected
-        assert startup == {"broadcast": (begun["broadcast"], 4 * sum(sizes))}
-        there = each.counts(part="startup")
-        assert {kind: there[kind] for kind in there if kind in ("broadcast", "cast")} == begun
+        assert counted == counts.communicated(each) == expected
+        assert startup == {"broadcast": (len(sizes), 4 * sum(sizes))}
+        assert each.counts(part="startup").get("cast", 0) == sum(good) * cast
 
 
 @pytest.mark.parametrize("limit", [1e-4, 32.0])
@@ -171,10 +184,7 @@ def test_steps_that_stay_as_they_are():
     """With one rank, or with no parameter, there is nothing to share, and no update of no tensors."""
     for params, ranks in (([], 1), ([], 3), (cases.PARAMS, 1)):
         program = cases.step(params, world_size=ranks)
-        _, good, _ = about(program)
         assert passes.shard(program, 0, ranks).program.counts() == program.counts()
-        for owned in (None, (len(good), sum(good))):
-            assert counts.mixed_step("adam", len(good), sum(good), world_size=ranks, owned=owned) == program.counts()
 
 
 # Memory.
@@ -185,28 +195,24 @@ def test_steps_that_stay_as_they_are():
 def test_memory(program, rule):
     """What ranks hold after a step, by kind: as it is, with copies, in shards, and both."""
     sizes, good, owners = about(program, rule)
-    routine = cases.updates(program)[0].type
-    ranks = cases.ranks_of(program)
+    tensors, scalars = {"adam": (2, 2), "momentum": (1, 0), "sgd": (0, 0)}[cases.updates(program)[0].type]
+
+    def expected(cast, ours):
+        found = {"fp16": 0, "fp32": 0, "state": 0}
+        for size, one, own in zip(sizes, good, ours, strict=True):
+            found["fp16"] += 2 * size * (one and cast)
+            found["fp32"] += 4 * size * (own or not (one and cast))
+            found["state"] += 4 * (tensors * size + scalars) * own
+        return found
+
     for cast in (False, True):
         whole = passes.optimize_cast(program).program if cast else program
-        expected = counts.memory(sizes, good, routine, optimize_cast=cast)
-        assert measured([whole] * ranks)[0][2] == expected
-        assert counts.kept(whole) == counts.total(expected)
+        found = measured([whole] * cases.ranks_of(program))[0][2]
+        assert found == expected(cast, [True] * len(sizes)) and counts.kept(whole) == sum(found.values())
         made = cases.shards(program, rule, cast)
         for rank, (_, _, found) in enumerate(measured(made)):
-            expected = counts.memory(sizes, good, routine, owners=owners, rank=rank, optimize_cast=cast)
-            assert found == expected
-            assert counts.kept(made[rank]) == counts.total(expected)
-
-
-@pytest.mark.parametrize("ranks", range(1, 9))
-def test_memory_is_saved_above_two_ranks(ranks):
-    """Equal shares: 4N as it is in shards, 2N + 4N/W with copies."""
-    shares = [105] * ranks, [True] * ranks, "sgd"
-    without, with_copies = (
-        counts.total(counts.memory(*shares, owners=range(ranks), optimize_cast=cast)) for cast in (False, True))
-    assert without - with_copies == counts.saved(105 * ranks, ranks)
-    assert (without > with_copies) == (ranks > 2)
+            assert found == expected(cast, [owner == rank for owner in owners])
+            assert counts.kept(made[rank]) == sum(found.values())
 
 
 def test_numbers_of_the_clip_and_of_the_optimizer_are_apart():
@@ -216,38 +222,15 @@ def test_numbers_of_the_clip_and_of_the_optimizer_are_apart():
     assert cases.updates(program)[0].attrs["epsilon"] == numbers_of("adam")["epsilon"]
 
 
-@pytest.mark.parametrize(("optimizer", "options", "state"), [
-    ("normuon", {"rows": [9, 5]}, 4 * (36 + 15 + 9 + 5)), ("adam", {"state_dtype": "uint8"}, 2 * 36 * (2 + 1) + 4 * 4),
-    ("lion", {"state_dtype": "bfloat16"}, 2 * (36 + 15)),
+@pytest.mark.parametrize(("optimizer", "dtype", "state"), [
+    ("normuon", None, 4 * (36 + 15 + 9 + 5)), ("adam", "uint8", 2 * 36 * (2 + 1) + 4 * 4), ("lion", "bfloat16", 2 * 51),
 ])
-def test_memory_of_other_states_than_one_fp32_number_for_each_element(optimizer, options, state):
-    program = amp_program([("a", (9, 4)), ("b", (5, 3))], optimizer, lr=0.5, state_dtype=options.get("state_dtype"))
-    good = [copy_of(name) in program.vars for name in "ab"]
-    expected = counts.memory([36, 15], good, optimizer, **options)
-    assert counts.kept(program) == counts.total(expected) and expected["state"] == state
+def test_memory_of_other_states_than_one_fp32_number_for_each_element(optimizer, dtype, state):
+    program = amp_program([("a", (9, 4)), ("b", (5, 3))], optimizer, lr=0.5, state_dtype=dtype)
+    assert counts.kept(program) == 4 * 51 + state
 
 
-# What makes no sense.
-
-
-@pytest.mark.parametrize(("call", "message"), [
-    (lambda: counts.casts(2, owned=5), "casts: owned: expected an integer from 0 to 2, got 5"),
-    (lambda: counts.mixed_step("adam", 1, 2), "mixed_step: eligible: expected an integer from 0 to 1, got 2"),
-    (lambda: counts.mixed_step("adam", 2, 2, owned=(3, 1)),
-     r"mixed_step: owned\[0\]: expected an integer from 0 to 2, got 3"),
-    (lambda: counts.mixed_step("adam", 2, 2, owned=(1, 2)),
-     r"mixed_step: owned\[1\]: expected an integer from 0 to 1, got 2"),
-    (lambda: counts.collectives([4], [], sharded=False), "collectives: eligible: expected 1 entries, .*, got 0"),
-    (lambda: counts.startup([4], [True] * 2, optimize_cast=True), "startup: eligible: expected 1 entries, .*, got 2"),
-    (lambda: counts.memory([4], [], "adam"), "memory: eligible: expected 1 entries, as sizes has, got 0"),
-    (lambda: counts.memory([4], [True], "adam", owners=[]), "memory: owners: expected 1 entries, as sizes has, got 0"),
-    (lambda: counts.memory([-4], [True], "adam"), r"memory: sizes\[0\]: expected an integer of at least 0, got -4"),
-    (lambda: counts.memory([4], [True], "normuon"), "memory: rows: expected elements of states by row, got None"),
-    (lambda: counts.memory([4], [True], "normuon", rows=[2, 2]), "memory: rows: expected 1 entries, .*, got 2"),
-    (lambda: counts.memory([4], [True], "adam", state_dtype="int8"), "memory: state_dtype: expected one of float32"),
-    (lambda: counts.memory([4], [True], "muon", rows=[2]), "memory: rows: expected none, as muon has no states by row"),
-    (lambda: counts.saved(2**63, 1), r"saved: elements: expected an integer from 0 to 9223372036854775807, got 9\d+8"),
-])
-def test_bad_arguments(call, message):
-    with pytest.raises((TypeError, ValueError), match=f"^{message}"):
-        call()
+@pytest.mark.parametrize(("chunk", "error"), [(12, ValueError), (0, ValueError), ("8", TypeError)])
+def test_bad_arguments(chunk, error):
+    with pytest.raises(error, match=f"^communicated: chunk: expected .*, got {chunk!r}"):
+        counts.communicated(cases.step(world_size=2), chunk)

@@ -1,22 +1,18 @@
-"""What `benchmarks.sharding` measures, and its model: programs of real models, a small one run on the executor."""
+"""What `benchmarks.sharding` measures: programs of real models, a small one run on the executor."""
 
-import json
 import math
 from functools import cache, partial
 
 import pytest
 
-from benchmarks import cost as costs
 from benchmarks import sharded_programs as programs
 from refopt import gpu
 from refopt.checks.dtypes import ITEM_SIZES
 from refopt.comm import local
 from refopt.gpu.coalesce import CHUNK
 from refopt.program import counts, placement
-from refopt.program.placement import cost
+from refopt.program.placement import Span, Task
 
-WAY = "workload", "form", "limit_mib", "batched"
-TIMES = "predicted_ms", "one_stream_ms", "updates_ms"
 SMALL = [("a", (9, 7)), ("b", (29,)), ("c", (7, 5, 3)), ("d", (1,)), ("e", (20, 7)), ("f", (48,))]
 
 
@@ -38,26 +34,29 @@ def of_forms(*others):
 
 @pytest.mark.parametrize(("form", "limit", "batched"), of_forms((32.0, True), (32.0, False), (math.inf, True)))
 def test_programs_of_bert_large(form, limit, batched):
-    """Calls and bytes as the formula says, no cast of a parameter, and the catalogue's bytes of the updates."""
+    """All bytes once, calls as counted, no cast of a parameter, and the catalogue's bytes of the updates."""
     params = programs.params_of("bert-large")
     shares = shares_of(form)
     made = [programs.in_buckets(program, limit, batched) for program in shares]
-    expected = counts.bucketed_collectives(**programs.formula(params, form, 2, limit), chunk=CHUNK["bytes"],
-                                           scan=form == programs.CHECKED)
+    total = sum(math.prod(shape) for _, shape in params)
     for program in made:
         program.check()
-        found = {kind: [0, 0] for kind in expected}
+        counted = counts.communicated(program, CHUNK["bytes"])
+        found = {kind: [0, 0] for kind in counted}
         together = list(programs.calls_of(program))
         for kind, _, dtype, count in (call for calls in together for call in calls):
             found[kind][0] += 1
             found[kind][1] += count * ITEM_SIZES[dtype]
         sizes = {len(calls) for calls in together if calls[0].kind != "all_reduce"}
         assert (sizes == {2} or limit < math.inf) if batched else sizes == {1}
-        assert {kind: tuple(each) for kind, each in found.items()} == expected and counts.param_casts(program) == 0
+        assert {kind: tuple(each) for kind, each in found.items()} == counted and counts.param_casts(program) == 0
+        assert [counts.communicated(program)[kind].bytes for kind in ("reduce", "broadcast")] == [
+            (2 if form == programs.HALF else 4) * total, 2 * total]
+        assert counted.get("all_reduce") == ((1, 4) if form == programs.CHECKED else None)
         placement.on_streams(program)
     each = 28 if form == programs.HALF else 30  # bytes per element
     assert [*map(programs.update_bytes, shares)] == [*map(programs.update_bytes, made)]
-    assert sum(map(programs.update_bytes, made)) == each * sum(math.prod(shape) for _, shape in params)
+    assert sum(map(programs.update_bytes, made)) == each * total
 
 
 @pytest.mark.parametrize(("form", "odd", "batched"), of_forms((False, True), (False, False), (True, True)))
@@ -81,37 +80,12 @@ def test_a_small_step_is_that_of_numpy(form, odd, batched):
         assert same == (odd and form == programs.CHECKED)
 
 
-def test_costs_of_a_step():
-    """The longer of two owners in a batch, both in turn otherwise; an update after what it waits for."""
-    params = [("a", (1 << 20,)), ("b", (1 << 20,))]
-    link, rate = cost.Link(1e-5, 1e-9, 5e-10), 1e-3  # GB/s, at which an update takes long
-    for batched, times in ((True, 1), (False, 2)):
-        program = programs.in_shards(programs.whole(params, programs.PLAIN, 2), 0, 2, math.inf, batched)
-        calls = times * (2e-5 + (1 << 20) * (4 * 1.5e-9 + 2 * 1e-9))
-        own = sum(cost.of_op(program, op, link, rate * 1e9) for op in program.main if op.role == "optimize")
-        one, two = (costs.simulated(program, link, rate, streams) for streams in (1, 2))
-        assert one.elapsed == pytest.approx(calls + own) and two.elapsed <= one.elapsed
-        assert costs.milliseconds(two, 0.5) == pytest.approx((two.elapsed + two.hidden) * 1e3)
+def test_hidden_time():
+    """Compute from 0 to 4 and 6 to 8; copies from 1 to 3, 2 to 5 and 7 to 9: 1 to 4 and 7 to 8 are beside compute."""
 
+    def span(stream, start, stop):
+        return Span(Task(0, "run", stream, -1, (), frozenset(), frozenset()), start, stop)
 
-def test_the_results_are_those_of_the_report():
-    """The committed predictions come from the committed measurements."""
-    read = {what: json.loads((costs.RESULTS / f"{what}-h200-x2.json").read_text()) for what in ("sharding", "cost")}
-    link, found = costs.link_of(read["sharding"]["curve"]), read["cost"]
-    assert link._asdict() == pytest.approx(found["link"], rel=1e-6)
-    measured = [row[key] for row in read["sharding"]["steps"] if "form" in row for key, _ in costs.HOWS.values()]
-    assert [row["measured_ms"] for row in found["rows"]] == measured
-    large = {**read["sharding"], "steps": [row for row in read["sharding"]["steps"] if row["workload"] == "bert-large"]}
-    rates = costs.rates_of(large)
-    steps = costs.steps_of(large, link, rates)
-    beside = costs.besides(steps)
-    rows = costs.compared(steps, beside)
-    assert beside == pytest.approx(found["beside"], rel=1e-6)
-    expected = [row["predicted_ms"] for row in found["rows"] if row["workload"] == "bert-large"]
-    assert [row["predicted_ms"] for row in rows] == pytest.approx(expected, rel=1e-6)
-    seen = {tuple(row[key] for key in WAY): row["predicted_ms"] for row in found["rows"] if row["how"] == "confined"}
-    two = [row for row in found["more_ranks"] if row["world"] == 2 and tuple(row[key] for key in WAY) in seen]
-    assert len(two) == 5 and all(row["predicted_ms"] == seen[tuple(row[key] for key in WAY)] for row in two)
-    (four,) = costs.more_ranks(["bert-large"], link, rates, beside["confined"], worlds=(4,), ways=((128.0, True),))
-    (same,) = (row for row in found["more_ranks"] if all(row[key] == four[key] for key in (*WAY, "world")))
-    assert [same[key] for key in TIMES] == pytest.approx([four[key] for key in TIMES], rel=1e-6)
+    spans = [span("compute", 0, 4), span("compute", 6, 8), span("copy_in", 1, 3), span("copy_out", 2, 5),
+             span("copy_in", 7, 9), span("compute", 9, 9)]
+    assert programs.hidden(spans) == 4

@@ -5,13 +5,15 @@
     (('x',), ('out',))
 
 All families are imported here, so a program means the same whatever has been imported. Variables changed in place are
-both inputs and outputs. `docs/adding-an-op.md` adds an op.
+both inputs and outputs. An op with an attribute `every` runs in the steps whose numbers, from 1, are multiples of it.
+`docs/adding-an-op.md` adds an op.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 
+from refopt.checks.arguments import whole
 from refopt.program.graph import Graph
 from refopt.program.model import Op
 from refopt.program.ops import (  # noqa: F401  # which register their ops
@@ -40,6 +42,7 @@ def check(graph: Graph, op: Op, fit: set[Hashable] | None = None) -> None:
         check_update(graph, op, routine, fit)
     elif known is not None:
         check_op(graph, op, known)
+        whole("every", op.attrs.get("every", 1), 1)
 
 
 def runs(op: Op) -> bool:
@@ -54,4 +57,8 @@ def bind(context: Context, op: Op) -> Runner:
         return Update(context, op, routine)
     assert known is not None, op.type
     bound = binder(known, context.backend.name)(context, op)
-    return bound if isinstance(bound, Runner) else Runner(bound)
+    runner = bound if isinstance(bound, Runner) else Runner(bound)
+    if (every := op.attrs.get("every", 1)) > 1:
+        run = runner.run
+        runner.run = lambda: run() if context.due(every) else None
+    return runner

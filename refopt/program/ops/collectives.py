@@ -214,7 +214,8 @@ def _in_words(graph: Graph, op: Op, chunk: int) -> list[str]:
         layout = "".join(f" {key}={attrs[key]}" for key in LAYOUT if key in attrs)
         aligned = f" aligned to {chunk}{layout}" if len(among) > 1 else ""
         place = f", {k + 1} of {len(parts)} in a batch" if op.type == BATCH else ""
-        texts.append(f"{each.type}{root} of {names}{aligned}{place}")
+        turn = f" in each {each.attrs['every']} steps" if "every" in each.attrs else ""
+        texts.append(f"{each.type}{root}{turn} of {names}{aligned}{place}")
     return texts
 
 

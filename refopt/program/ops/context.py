@@ -47,15 +47,20 @@ class Context:
         self.steps = 0
 
     def on(self, backend: Backend, comm: Any, axes: Mapping[str, Any]) -> Context:
-        """The same arrays for another stream of the machine; reads and gradients come from this context."""
+        """The same arrays for another stream of the machine; reads, gradients and steps are those of this context."""
         there = object.__new__(Context)
-        vars(there).update(vars(self), backend=backend, comm=comm, axes=axes, read=self.read, gradient=self.gradient)
+        own = {"read": self.read, "gradient": self.gradient, "due": self.due}
+        vars(there).update(vars(self) | own, backend=backend, comm=comm, axes=axes)
         return there
 
     def along(self, op: Op) -> Any:
         """The communicator that an op is for: that of its attribute `axis`, if it has one; ``None`` if there is none.
         """
         return self.axes.get(op.attrs["axis"]) if "axis" in op.attrs else self.comm
+
+    def due(self, every: int) -> bool:
+        """Whether the number of the step that is being taken, from 1, is a multiple of a number."""
+        return (self.steps + 1) % every == 0
 
     def read(self, name: str) -> Any:
         """A copy of a variable's array in NumPy."""

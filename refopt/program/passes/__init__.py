@@ -8,11 +8,14 @@
     {'backward': 2, 'all_reduce': 1, 'scale': 1, 'adam': 1}
 
 A pass does not modify its input, does nothing the second time, and changes no bit of what a step computes (numerics,
-N11), unless `fold_averages` is told that it may. It returns a `Result`, with reasons for whatever it declined.
+N11), except `narrow_sums`, `local_steps`, and `fold_averages` if it is told that it may. It returns a `Result`, with
+reasons for whatever it declined.
 
 =======================  ===============================================================================================
 fewer ops                `coalesce_gradients` by a rule of `grouping`, `fuse_all_reduce`, `fuse_optimizer`,
                          `fold_averages`
+fewer bytes              `narrow_sums`: gradients are summed in 16 bits; `local_steps`: they are not summed, and the
+                         parameters averaged every k steps
 casts                    `optimize_cast`: once per step, after the update, of what `eligible` finds (PR 35878);
                          `fold_casts`: by the update itself
 an owner each            `shard`: a rank's part of a step, by `partition`; then `fuse_reduces`, `fuse_broadcasts` and
@@ -56,7 +59,9 @@ from refopt.program.passes.collectives import fuse_all_reduce, fuse_broadcasts, 
 from refopt.program.passes.elements import shard_elements
 from refopt.program.passes.eligibility import Eligible, eligible
 from refopt.program.passes.fold import fold_casts
+from refopt.program.passes.local import local_steps
 from refopt.program.passes.mesh import check_over, over_axes
+from refopt.program.passes.narrow import narrow_sums
 from refopt.program.passes.offloading import offload
 from refopt.program.passes.optimizer import fuse_optimizer
 from refopt.program.passes.place import all_reduce_gradients, on_device, owners, reduce_to_owners
@@ -69,6 +74,7 @@ from refopt.program.passes.shares import partition
 __all__ = [
     "Balancer", "Eligible", "Report", "Result", "all_reduce_gradients", "batch_owners", "check_over",
     "coalesce_gradients", "eligible", "fold_averages", "fold_casts", "fuse_all_reduce", "fuse_broadcasts",
-    "fuse_optimizer", "fuse_reduces", "grouping", "offload", "on_device", "optimize_cast", "over_axes", "owners",
-    "partition", "pipeline", "preset", "reduce_to_owners", "send_to_owners", "shard", "shard_elements", "sizes_of",
+    "fuse_optimizer", "fuse_reduces", "grouping", "local_steps", "narrow_sums", "offload", "on_device", "optimize_cast",
+    "over_axes", "owners", "partition", "pipeline", "preset", "reduce_to_owners", "send_to_owners", "shard",
+    "shard_elements", "sizes_of",
 ]

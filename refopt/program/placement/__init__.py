@@ -1,4 +1,4 @@
-"""Placing a step on streams of a device, with timelines and costs.
+"""Placing a step on streams of a device.
 
     >>> from refopt.program import passes, placement, step_program
     >>> program = step_program([("fc.weight", (4, 3)), ("fc.bias", (4,))], "adam", lr=0.1)
@@ -15,17 +15,15 @@
         9  compute        end  waits for 8
 
 `on_streams` assigns a rank's step to streams, and `bind_schedule` runs it on CUDA streams or on those of the
-executor, where `run_schedule` looks for races. `cost` estimates how long ops take, and `timeline` shows when they run.
+executor, where `run_schedule` looks for races. `BoundSchedule.spans` says when its tasks ran.
 """
 
-from refopt.program.placement import cost, timeline
 from refopt.program.placement.bound import BoundSchedule, bind_schedule
 from refopt.program.placement.broadcast import broadcast_params
+from refopt.program.placement.marks import Span
 from refopt.program.placement.schedule import Schedule, Task, on_streams
 from refopt.program.placement.streams import run_schedule
-from refopt.program.placement.timeline import Overlap, Span, overlap, simulate, task_cost
 
 __all__ = [
-    "BoundSchedule", "Overlap", "Schedule", "Span", "Task", "bind_schedule", "broadcast_params", "cost", "on_streams",
-    "overlap", "run_schedule", "simulate", "task_cost", "timeline",
+    "BoundSchedule", "Schedule", "Span", "Task", "bind_schedule", "broadcast_params", "on_streams", "run_schedule",
 ]

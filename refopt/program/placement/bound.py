@@ -16,9 +16,8 @@ from refopt.program.memory import refuse_shared
 from refopt.program.ops.context import Gradients
 from refopt.program.placement import hosted
 from refopt.program.placement.lanes import lanes_of
-from refopt.program.placement.marks import Marks
+from refopt.program.placement.marks import Marks, Span
 from refopt.program.placement.schedule import Schedule, Task
-from refopt.program.placement.timeline import Span
 from refopt.program.placement.work import Call, Work
 
 

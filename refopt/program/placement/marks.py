@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableSet, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from refopt.gpu.runtime import Device, Event
 from refopt.program.placement.lanes import Lane
 from refopt.program.placement.schedule import Schedule, Task
-from refopt.program.placement.timeline import Span
 from refopt.program.placement.work import Call
+
+
+class Span(NamedTuple):
+    """When a task started and stopped, in seconds."""
+
+    task: Task
+    start: float
+    stop: float
 
 
 class Marks:
