@@ -58,7 +58,7 @@ def local_steps(program: Program, every: int) -> Result:
             calls = [free, *([name] for name in alike if name not in free)]
         for names in calls:
             attrs = {"ranks": ranks, **when, **(layout if len(names) > 1 else {})}
-            main.append(Op("all_reduce", {"x": tuple(names)}, {"out": tuple(names)}, attrs, "optimize"))
+            main.append(Op("all_reduce", {"x": tuple(names)}, {"out": tuple(names)}, attrs, "communicate"))
         main.append(Op("scale", {"x": alike}, {"out": alike}, {"scale": 1 / ranks, **when}, "optimize"))
     if rounded:
         main.append(Op("cast", {"x": tuple(rounded.values())}, {"out": tuple(rounded)}, when, "optimize"))
