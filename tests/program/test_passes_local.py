@@ -117,9 +117,12 @@ def test_calls_and_bytes(every):
     assert counts.communicated(made, steps=6)["all_reduce"] == (6 // every, 6 // every * 4 * (15 + 7 + 70))
 
 
-def test_on_streams():
+@pytest.mark.parametrize("apply", [partial(local_steps, every=2), lambda program: passes.narrow_sums(
+    passes.pipeline(program, *FUSED).program)])
+def test_on_streams(apply):
     """Steps of a schedule count, too."""
-    made = local_steps(program_of(), 2).program
+    made = apply(program_of()).program
+    assert not placement.on_streams(made).races()
 
     def rank(world):
         bound = placement.run_schedule(
@@ -164,8 +167,8 @@ ALONE = "expected all-reduces of gradients over all ranks, and nothing else"
     (passes.fold_averages(program_of(rescale_grad=1.0)).program, "is summed over ranks, and no scale op averages it"),
     (passes.offload(program_of()).program, "states are in host memory; apply offload afterwards"),
     (cases.adam(PARAMS[:1], config=REMAINDER, world_size=2), "is a remainder, which has no average"),
-    (cases.edited(program_of(), lambda op: [op.replace(attrs={"scale": 0.3})] if op.type == "scale" else [op]),
-     "0.3 is not an average over 3 ranks"),
+    *((cases.edited(program_of(), lambda op, x=x: [op.replace(attrs={"scale": x})] if op.type == "scale" else [op]),
+       f"{x!r} is not an average over 3 ranks") for x in (0.3, 0.25, 0.0, -1 / 3, 1e-320)),
 ])
 def test_what_is_declined(program, reason):
     result = local_steps(program, 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from refopt.checks.arguments import whole
+from refopt.checks.arguments import RANKS, whole
 from refopt.checks.dtypes import REMAINDERS
 from refopt.program.model import UNKNOWN, Op, Var
 from refopt.program.ops.coalescing import LAYOUT
@@ -58,7 +58,7 @@ def local_steps(program: Program, every: int) -> Result:
             calls = [free, *([name] for name in alike if name not in free)]
         for names in calls:
             attrs = {"ranks": ranks, **when, **(layout if len(names) > 1 else {})}
-            main.append(Op("all_reduce", {"x": tuple(names)}, {"out": tuple(names)}, attrs, "optimize"))
+            main.append(Op("all_reduce", {"x": tuple(names)}, {"out": tuple(names)}, attrs, "communicate"))
         main.append(Op("scale", {"x": alike}, {"out": alike}, {"scale": 1 / ranks, **when}, "optimize"))
     if rounded:
         main.append(Op("cast", {"x": tuple(rounded.values())}, {"out": tuple(rounded)}, when, "optimize"))
@@ -78,9 +78,10 @@ def _alone(program: Program, ranks: int, reasons: list[str]) -> list[Op]:
                 reasons.append(f"{title(op)}: expected all-reduces of gradients over all ranks, and nothing else")
         elif op.type == "scale" and cells & summed:
             averaged |= cells
-            count = round(1 / op.attrs["scale"]) if op.attrs["scale"] else 0
-            if not count or count % ranks or 1 / count != op.attrs["scale"]:
-                reasons.append(f"{title(op)}: {op.attrs['scale']!r} is not an average over {ranks} ranks")
+            scale = op.attrs["scale"]
+            count = round(1 / scale) if scale >= 1 / RANKS**2 else 0  # ranks, times micro-steps
+            if not count or count % ranks or 1 / count != scale:
+                reasons.append(f"{title(op)}: {scale!r} is not an average over {ranks} ranks")
             elif count > ranks:
                 main.append(op.replace(attrs={"scale": ranks / count}))
         else:
