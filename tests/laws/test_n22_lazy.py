@@ -15,6 +15,7 @@ from refopt.cpu.lazy import COUNTS, LAZY
 from refopt.oracle.exact.cases import assert_same
 from refopt.oracle.exact.placed import Placed
 
+pytest.importorskip("ml_dtypes")
 pytestmark = pytest.mark.clause("N22")
 STEPS = 3
 SHAPES = (), (1,), (3,), (2, 2), (128,), (130,)
