@@ -141,7 +141,7 @@ class LazyPlan(Numbered):
         Their lengths may differ from those before. If other tables have gradients, or dtypes change, the tables on the
         device are built anew.
         """
-        self._refuse_capture("indices")
+        self._refuse_capture("indices", "rebind")
         call, before = sparse(self._call, indices, values, self._describe), self._call
         if [(i, call.spec(i)) for i in call.active] != [(i, before.spec(i)) for i in before.active]:
             self._build(call)

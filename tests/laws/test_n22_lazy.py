@@ -181,8 +181,11 @@ def test_the_order_of_distinct_indices_changes_no_bit(routine, count, data, seed
 
 
 @each
-def test_an_index_out_of_range_is_left_out_on_a_device(machine, routine, count):
-    """The step does not read or write anything there, and says so when asked; the merged function asks first."""
+def test_an_index_out_of_range_is_left_out_on_a_device(machine, routine, count, monkeypatch):
+    """The step does not read or write anything there, and says so when asked; the merged function asks first.
+
+    A step that is captured keeps its gradients.
+    """
     tables, outside = [(6, (3,), [[4, 2, 4, 1]] * STEPS)], [np.array([4, -1, 4, 6])]
     slots, [(*sparse, numbers), *_] = made(routine, count, tables, ["float32"], 0)
     kept = reference(routine, count, slots, [(*([x[[0, 2]] for x in xs] for xs in sparse), numbers)])
@@ -193,6 +196,9 @@ def test_an_index_out_of_range_is_left_out_on_a_device(machine, routine, count):
         gpu.merged_lazy(routine, there["params"], *sparse, *states, count=count, **named, **numbers)
     plan = gpu.lazy_plan(routine, there["params"], *sparse, *states, count=count, **named, **numbers)
     plan.check_indices()
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match=r"no new value .*call rebind"):
+        patch.setattr(type(machine), "capturing", lambda *_: True)
+        plan.rebind(*sparse)
     plan()
     with pytest.raises(ValueError, match=r"indices\[0\]\[3\]: expected a row from 0 to 5, got another number; it was"):
         plan.check_indices()
