@@ -139,7 +139,7 @@ class LazyPlan(Numbered):
         """Replace the sparse gradients, in stream order, for the next step or the next replay of a captured one.
 
         Their lengths may differ from those before. If other tables have gradients, or dtypes change, the tables on the
-        device are built anew.
+        device are built anew, and graphs that were captured before must not be replayed.
         """
         self._refuse_capture("indices", "rebind")
         call, before = sparse(self._call, indices, values, self._describe), self._call

@@ -18,7 +18,7 @@ from refopt.oracle.exact.placed import Placed
 pytest.importorskip("ml_dtypes")
 pytestmark = pytest.mark.clause("N22")
 STEPS = 3
-SHAPES = (), (1,), (3,), (2, 2), (128,), (130,)
+SHAPES = (), (0,), (1,), (3,), (2, 2), (128,), (130,)
 # Rows, the shape of one, and for each step the indices.
 INDICES = st.none() | st.lists(st.integers(0, 4), max_size=9)
 TABLES = st.lists(st.tuples(st.integers(5, 9), st.sampled_from(SHAPES), st.lists(INDICES, min_size=STEPS,
@@ -151,7 +151,8 @@ def test_a_lazy_step_is_that_of_its_rows_alone(routine, count, tables, dtypes, s
 @few(4, tables=TABLES, dtypes=DTYPES, seed=st.integers(0, 99), shift=st.integers(0, 3), gate=GATES)
 @example(*HOT, 0, ())
 @example(*HOT, 1, (0.5, 0))
-@example([(5, (3,), [[1, 1]] * STEPS)], ["float32"], 1, 0, (1, 1))
+@example([(5, (3,), [[1, 1]] * STEPS), (5, (0,), [[1, 2]] * STEPS)], ["float32"], 1, 0, (1, 1))
+@example([(5, (0,), [[1, 2]] * STEPS)], ["float32"], 1, 0, ())
 def test_kernels_equal_the_reference(machine, routine, count, tables, dtypes, seed, shift, gate):
     """Of any tables in one plan, with other gradients in each step, aligned and not, and with a flag and a factor."""
     slots, steps = made(routine, count, tables, dtypes, seed)
@@ -210,7 +211,8 @@ REFUSED = [
     ({"routine": "lion"}, "merged_lazy: routine: expected one of adagrad, adam, adamw, momentum, sgd, got 'lion'"),
     ({"count": "rows"}, "merged_lazy_momentum: count: expected one of global, row, got 'rows'"),
     ({"states": ()}, "merged_lazy_momentum: expected 1 lists after values (velocities), got 0"),
-    ({"params": [np.zeros((), np.float32)]}, "velocities[0]: expected shape (), as params[0] has, got (5, 2)"),
+    ({"params": [np.array(0, np.float32)], "states": ([np.array(0, np.float32)],)},
+     "params[0]: expected an axis of rows, got shape ()"),
     ({"params": [ACROSS], "states": ([ACROSS + 1],)},
      "params[0]: expected a C-contiguous array, got strides (4, 20) for (5, 2)"),
     ({"indices": [np.array([0, 5])]}, "indices[0][1]: expected a row from 0 to 4, got 5"),
