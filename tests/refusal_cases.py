@@ -76,9 +76,23 @@ def _gathered(way: str) -> Callable[[Any, Arrays], Any]:
     return run
 
 
+LAZY = "params", "indices", "values", "moment1", "moment2", "beta1_pow", "beta2_pow"
+
+
+def _lazy_arrays() -> Arrays:
+    given = np.ones(4), np.array([3, 1, 3]), np.ones(3), np.ones(4), np.ones(4), np.ones(1) / 2
+    lists = zip(LAZY, (*given, np.ones(1) / 4), strict=True)
+    return {f"{name}[0]": x if name == "indices" else x.astype(np.float32) for name, x in lists}
+
+
+def _lazy(module: Any, arrays: Arrays) -> None:
+    module.merged_lazy("adamw", *(listed(arrays, name) for name in LAZY), lr=0.5)
+
+
 ONE = {"scale": np.full(1, 3, np.float32)}
 ENTRIES = [
     *map(_routine, ROUTINES.values()),
+    Entry("merged_lazy_adamw", _lazy_arrays, _lazy, tuple(name for name in LAZY if name not in ("indices", "values"))),
     Entry("merged_cast", lambda: _floats("sources[0]", "sources[1]", "targets[0]", "targets[1]") | ONE, _cast,
           ("targets",)),
     Entry("check_gradients", lambda: _floats("grads[0]", "grads[1]") | {"loss_scale": np.ones(1, np.float32)},

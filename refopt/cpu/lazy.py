@@ -139,14 +139,13 @@ def sparse(
     call: checks.Call, indices: Any, values: Any, describe: Callable[[Any, str], checks.Array]
 ) -> checks.Call:
     """The call with other sparse gradients, checked."""
-    name, given = call.routine.merged_name, {"indices": indices, "values": values}
-    lists = {x: listed(f"{name}: {x}", each) for x, each in given.items()}
-    tables = call.arrays["params"]
-    for x, each in lists.items():
+    name, tables = call.routine.merged_name, call.arrays["params"]
+    found: dict[str, list[checks.Array | None]] = {}
+    for x, given in (("indices", indices), ("values", values)):
+        each = listed(f"{name}: {x}", given)
         if len(each) != len(tables):
             raise ValueError(f"{name}: {x}: expected {len(tables)} entries, as params has, got {len(each)}")
-    found = {x: [None if one is None else describe(one, f"{name}: {x}[{i}]") for i, one in enumerate(each)]
-             for x, each in lists.items()}
+        found[x] = [None if one is None else describe(one, f"{name}: {x}[{i}]") for i, one in enumerate(each)]
     for i, (rows, sums, param) in enumerate(zip(*found.values(), tables, strict=True)):
         _check_sparse(name, i, rows, sums, param)
     arrays = call.arrays | {"indices": found["indices"], "grads": found["values"]}
@@ -154,7 +153,7 @@ def sparse(
         (*array.span, x not in ("indices", "grads"), f"{'values' if x == 'grads' else x}[{i}]")
         for x, each in arrays.items() for i, array in enumerate(each) if array and array.size
     ))
-    slots = call.slots | {"indices": lists["indices"], "grads": lists["values"]}
+    slots = call.slots | {"indices": list(indices), "grads": list(values)}
     return call._replace(slots=slots, arrays=arrays, active=[i for i, x in enumerate(found["indices"]) if x])
 
 

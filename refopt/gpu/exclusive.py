@@ -40,11 +40,11 @@ class Exclusive:
         self._stream: Any = machine.stream(stream, f"{name}: stream")
         self._own_stream: Any = stream  # kept alive
 
-    def _refuse_capture(self, argument: str) -> None:
+    def _refuse_capture(self, argument: str, how: str = "set") -> None:
         """Raise if a new value would become part of a captured graph."""
         if self.device.capturing(self._stream):
             expected = "expected no new value during a capture, since every replay would repeat it"
-            raise RuntimeError(f"{self._name}: {argument}: {expected}; call set() between replays")
+            raise RuntimeError(f"{self._name}: {argument}: {expected}; call {how}() between replays")
 
     @property
     def stream(self) -> Any:

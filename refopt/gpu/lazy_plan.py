@@ -139,11 +139,12 @@ class LazyPlan(Numbered):
         """Replace the sparse gradients, in stream order, for the next step or the next replay of a captured one.
 
         Their lengths may differ from those before. If other tables have gradients, or dtypes change, the tables on the
-        device are built anew.
+        device are built anew, and graphs that were captured before must not be replayed.
         """
-        self._refuse_capture("indices")
+        self._refuse_capture("indices", "rebind")
         call, before = sparse(self._call, indices, values, self._describe), self._call
-        if [(i, call.spec(i)) for i in call.active] != [(i, before.spec(i)) for i in before.active]:
+        now, then = ([x and x.dtype for x in each.arrays["grads"]] for each in (call, before))
+        if now != then:
             self._build(call)
             return
         self._call = call

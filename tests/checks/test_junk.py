@@ -171,6 +171,8 @@ def test_junk_to_a_plan(executor, junk):
     params, grads = ([executor.to_device(np.ones(3, F)) for _ in range(2)] for _ in range(2))
     at = [grad.address for grad in grads]
     step, check = gpu.plan("sgd", params, grads, lr=[0.5, 0.5]), gpu.gradient_check(grads)
+    indices, values = [executor.to_device(np.zeros(1, int))], [executor.to_device(np.ones(1, F))]
+    lazy = gpu.lazy_plan("sgd", [executor.to_device(np.ones(3, F))], indices, values, lr=0.5)
     calls = {"merged_sgd: move: slot": lambda x: step.move(x, at, grads),
              "merged_sgd: move: addresses": lambda x: step.move("grads", x, grads),
              "merged_sgd: move: arrays": lambda x: step.move("grads", at, x),
@@ -181,6 +183,9 @@ def test_junk_to_a_plan(executor, junk):
              "merged_sgd: rescale_grad": lambda x: step.set(rescale_grad=x),
              "merged_sgd: params": lambda x: step.rebind(params=x), "merged_sgd: grads": lambda x: step.rebind(grads=x),
              "merged_sgd: master_params": lambda x: step.rebind(master_params=x),
+             "merged_lazy_sgd: indices": lambda x: lazy.rebind(x, values),
+             "merged_lazy_sgd: values": lambda x: lazy.rebind(indices, x),
+             "merged_lazy_sgd: lr": lambda x: lazy.set(lr=x),
              "check_gradients: move: addresses": lambda x: check.move(x, grads),
              "check_gradients: move: arrays": lambda x: check.move(at, x),
              "check_gradients: grads": lambda x: check.rebind(x),
@@ -199,5 +204,7 @@ def test_junk_to_a_plan(executor, junk):
     step.stream = 0
     step()
     check()
+    lazy()
+    lazy.check_indices()
     assert [x.copy_to_host()[0] for x in params] == [0.5, 0.5]
     assert check.grad_norm.copy_to_host()[0] == np.float32(6) ** np.float32(0.5)

@@ -9,7 +9,6 @@ from refopt import catalog, cpu
 from refopt.checks.dtypes import numpy_dtype
 from refopt.cpu.blocks import Blocks
 from refopt.cpu.muon import COEFFICIENTS, MUON
-from refopt.cpu.remainder import join, split
 
 pytest.importorskip("ml_dtypes")
 SHAPES = (6, 4), (3, 8), (5, 5)
@@ -63,7 +62,7 @@ def test_the_formula(named):
 @pytest.mark.clause("N1")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_16_bits_are_stored_once_rounded(dtype):
-    """Parameters, gradients and velocities widen; masters and remainders are the exact parameters."""
+    """Parameters, gradients and velocities widen; masters are the exact parameters."""
     params, grads, velocities = lists(dtype)
     wide = [[x.astype(np.float32) for x in xs] for xs in (params, grads, velocities)]
     narrow = copied([params, grads, velocities])
@@ -75,27 +74,6 @@ def test_16_bits_are_stored_once_rounded(dtype):
     rounded = [[x.astype(numpy_dtype(dtype)) for x in xs] for xs in wide]
     assert raw(narrow[0], narrow[2]) == raw(rounded[0], rounded[2]) == raw(under[0], under[2])
     assert raw(masters) == raw(wide[0])
-
-
-@pytest.mark.clause("N15")
-def test_a_remainder_is_the_exact_parameter():
-    params, grads, velocities = lists()
-    halves = [split(x) for x in params]
-    narrow, remainders = map(list, zip(*halves, strict=True))
-    cpu.merged_muon(narrow, grads, copied([velocities])[0], **NUMBERS, master_params=remainders)
-    cpu.merged_muon(params, grads, velocities, **NUMBERS)
-    assert raw([join(*x) for x in zip(narrow, remainders, strict=True)]) == raw(params)
-
-
-@pytest.mark.clause("N8", "N9")
-def test_factor_and_flag():
-    """A factor multiplies each gradient; a flag that is not 0 stops the step."""
-    params, grads, velocities = lists()
-    scaled = copied([params, grads, velocities])
-    cpu.merged_muon(*scaled, **NUMBERS, average=False, grad_factor=np.array([0.25], np.float32))
-    cpu.merged_muon(*scaled, **NUMBERS, found_inf=np.array([np.nan], np.float32))
-    cpu.merged_muon(params, [g / 4 for g in grads], velocities, **NUMBERS, average=False)
-    assert raw(scaled[0], scaled[2]) == raw(params, velocities)
 
 
 def test_a_routine_for_matrices_is_known_apart():

@@ -126,13 +126,6 @@ def test_a_norm_is_at_least_epsilon(matrix, epsilon):
         assert same_bits(normalized(matrix, epsilon=epsilon, compute="float32"), expected).all()
 
 
-@given(shape=st.tuples(st.integers(0, 5), st.integers(0, 5)))
-def test_a_matrix_of_zeros_stays_zero(shape):
-    """It has no direction."""
-    p, g, v = arrays(shape)
-    same([stepped(p, g * 0, v * 0, weight_decay=0.0)[0]], [p])
-
-
 @pytest.mark.clause("N12")
 @given(rows=AXES, columns=AXES, value=st.sampled_from([np.nan, np.inf, -np.inf]),
        at=st.tuples(*[st.integers(0, 17)] * 2))

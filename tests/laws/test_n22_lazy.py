@@ -15,9 +15,10 @@ from refopt.cpu.lazy import COUNTS, LAZY
 from refopt.oracle.exact.cases import assert_same
 from refopt.oracle.exact.placed import Placed
 
+pytest.importorskip("ml_dtypes")
 pytestmark = pytest.mark.clause("N22")
 STEPS = 3
-SHAPES = (), (1,), (3,), (2, 2), (128,), (130,)
+SHAPES = (), (0,), (1,), (3,), (2, 2), (128,), (130,)
 # Rows, the shape of one, and for each step the indices.
 INDICES = st.none() | st.lists(st.integers(0, 4), max_size=9)
 TABLES = st.lists(st.tuples(st.integers(5, 9), st.sampled_from(SHAPES), st.lists(INDICES, min_size=STEPS,
@@ -150,7 +151,8 @@ def test_a_lazy_step_is_that_of_its_rows_alone(routine, count, tables, dtypes, s
 @few(4, tables=TABLES, dtypes=DTYPES, seed=st.integers(0, 99), shift=st.integers(0, 3), gate=GATES)
 @example(*HOT, 0, ())
 @example(*HOT, 1, (0.5, 0))
-@example([(5, (3,), [[1, 1]] * STEPS)], ["float32"], 1, 0, (1, 1))
+@example([(5, (3,), [[1, 1]] * STEPS), (5, (0,), [[1, 2]] * STEPS)], ["float32"], 1, 0, (1, 1))
+@example([(5, (0,), [[1, 2]] * STEPS)], ["float32"], 1, 0, ())
 def test_kernels_equal_the_reference(machine, routine, count, tables, dtypes, seed, shift, gate):
     """Of any tables in one plan, with other gradients in each step, aligned and not, and with a flag and a factor."""
     slots, steps = made(routine, count, tables, dtypes, seed)
@@ -180,8 +182,11 @@ def test_the_order_of_distinct_indices_changes_no_bit(routine, count, data, seed
 
 
 @each
-def test_an_index_out_of_range_is_left_out_on_a_device(machine, routine, count):
-    """The step does not read or write anything there, and says so when asked; the merged function asks first."""
+def test_an_index_out_of_range_is_left_out_on_a_device(machine, routine, count, monkeypatch):
+    """The step does not read or write anything there, and says so when asked; the merged function asks first.
+
+    A step that is captured keeps its gradients.
+    """
     tables, outside = [(6, (3,), [[4, 2, 4, 1]] * STEPS)], [np.array([4, -1, 4, 6])]
     slots, [(*sparse, numbers), *_] = made(routine, count, tables, ["float32"], 0)
     kept = reference(routine, count, slots, [(*([x[[0, 2]] for x in xs] for xs in sparse), numbers)])
@@ -192,6 +197,9 @@ def test_an_index_out_of_range_is_left_out_on_a_device(machine, routine, count):
         gpu.merged_lazy(routine, there["params"], *sparse, *states, count=count, **named, **numbers)
     plan = gpu.lazy_plan(routine, there["params"], *sparse, *states, count=count, **named, **numbers)
     plan.check_indices()
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match=r"no new value .*call rebind"):
+        patch.setattr(type(machine), "capturing", lambda *_: True)
+        plan.rebind(*sparse)
     plan()
     with pytest.raises(ValueError, match=r"indices\[0\]\[3\]: expected a row from 0 to 5, got another number; it was"):
         plan.check_indices()
@@ -203,7 +211,8 @@ REFUSED = [
     ({"routine": "lion"}, "merged_lazy: routine: expected one of adagrad, adam, adamw, momentum, sgd, got 'lion'"),
     ({"count": "rows"}, "merged_lazy_momentum: count: expected one of global, row, got 'rows'"),
     ({"states": ()}, "merged_lazy_momentum: expected 1 lists after values (velocities), got 0"),
-    ({"params": [np.zeros((), np.float32)]}, "velocities[0]: expected shape (), as params[0] has, got (5, 2)"),
+    ({"params": [np.array(0, np.float32)], "states": ([np.array(0, np.float32)],)},
+     "params[0]: expected an axis of rows, got shape ()"),
     ({"params": [ACROSS], "states": ([ACROSS + 1],)},
      "params[0]: expected a C-contiguous array, got strides (4, 20) for (5, 2)"),
     ({"indices": [np.array([0, 5])]}, "indices[0][1]: expected a row from 0 to 4, got 5"),
