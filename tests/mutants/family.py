@@ -57,7 +57,7 @@ OF_ALL = {
     "TailDropped": {  # vectors of four, and no loop for what is left
         "array[...] = values.astype(array.dtype)":
             "end = array.size // 4 * 4 or array.size\n    array[:end] = values.astype(array.dtype).reshape(-1)[:end]"},
-    "RuleInDouble": {"self.rule(": "in_double(self.rule)("},
+    "RuleInDouble": {"return rule(": "return in_double(rule)("},
     # Parameter and remainder taken for the two halves, rounding forgotten; and the remainder written, and never read.
     "HalvesSideBySide": {
         "join(param, master)": "(param.view(np.uint16).astype(np.uint32) << 16 | master).view(np.float32)"},
