@@ -9,6 +9,8 @@ from mutants.family import implementation
 from mutants.lars import MUTANTS
 from refopt import simt
 from refopt.catalog import LARS_MOMENTUM
+from refopt.gpu import lars as kernels_of_lars
+from refopt.gpu import norms, tiles
 from refopt.oracle.exact import lars, laws
 from refopt.oracle.exact.cases import runner
 from refopt.oracle.exact.lars import STEP, make
@@ -58,6 +60,18 @@ def test_a_right_kernel_has_no_race(executor):
     watched(executor)
 
 
+@pytest.fixture
+def anew():
+    """Kernels are made anew, and again after the test, which is to leave none without its barriers."""
+    made = kernels_of_lars.lars_cooperative, norms.norms_kernel, norms.phases, tiles.joiner
+    for kept in made:
+        kept.cache_clear()
+    yield
+    for kept in made:
+        kept.cache_clear()
+
+
+@pytest.mark.usefixtures("anew")
 def test_missing_block_barrier_is_seen(executor, monkeypatch):
     """Tile sums joined before the other warps have left theirs."""
     monkeypatch.setattr(cuda, "syncthreads", lambda: None)
@@ -65,6 +79,7 @@ def test_missing_block_barrier_is_seen(executor, monkeypatch):
         watched(executor)
 
 
+@pytest.mark.usefixtures("anew")
 def test_missing_grid_barrier_is_seen(executor, monkeypatch):
     """A cooperative kernel that updates before all norms are there."""
     monkeypatch.setattr(cuda.cg, "this_grid", type("Grid", (), {"sync": lambda self: None}))
