@@ -15,7 +15,7 @@ and `refopt.gpu.kernels`, which make them; `refopt.gpu.compiler`, what they need
 compiled kernels on disk; `refopt.gpu.machine`, the properties of a device; `refopt.gpu.vectors` and
 `refopt.gpu.words`, loads and stores; `refopt.gpu.tables`, chunks; `refopt.gpu.arrays`, `refopt.gpu.runtime` and
 `refopt.gpu.streams`, devices, their arrays and streams. For programs: `refopt.gpu.coalesce` and the kernels of
-`refopt.gpu.gradient_check`.
+`refopt.gpu.gradient_check` and `refopt.gpu.norms`.
 """
 
 from typing import TYPE_CHECKING, Any

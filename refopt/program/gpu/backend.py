@@ -16,7 +16,6 @@ from refopt.cpu.coalesce import Coalesced
 from refopt.gpu import norms
 from refopt.gpu.arrays import describer, device_of
 from refopt.gpu.coalesce import CHUNK
-from refopt.gpu.plan import Plan
 from refopt.program.backends import Placed
 
 
@@ -83,6 +82,6 @@ class Gpu:
     def _plan(
         self, launcher: Callable[..., Any], routine: Routine, slots: Mapping[str, list], shared: Mapping[str, Any],
         numbers: Mapping,
-    ) -> Plan:
+    ) -> gpu.Plan:
         every = {name: slots.get(name) for name in routine.slot_names}
-        return Plan(routine, launcher, every, dict(numbers), routine.merged_form, self._stream, dict(shared))
+        return gpu.Plan(routine, launcher, every, dict(numbers), routine.merged_form, self._stream, dict(shared))
