@@ -233,10 +233,17 @@ def test_refused(call, error, message):
 HALF = parts(step_program(PARAMS, "adam", lr=0.1, world_size=2), 2)[0]
 
 
-def with_op(kind, **changes):
+OF_LAMB = passes.shard_elements(step_program(PARAMS, "lamb", lr=0.1, world_size=2), 0, 2, limit=0.011).program
+
+
+def with_op(kind, program=HALF, **changes):
     """The program with an op of a type that has other slots or attributes."""
-    return HALF.replace(main=[op.replace(**{k: f(op) if callable(f) else f for k, f in changes.items()})
-                              if op.type == kind else op for op in HALF.main])
+    return program.replace(main=[op.replace(**{k: f(op) if callable(f) else f for k, f in changes.items()})
+                                 if op.type == kind else op for op in program.main])
+
+
+def other(**changes):
+    return lambda op: {**op.attrs, **changes}
 
 
 @pytest.mark.parametrize(("program", "error", "message"), [
@@ -248,6 +255,24 @@ def with_op(kind, **changes):
     (partial(with_op, "reduce_scatter", attrs={}), TypeError, "ranks: expected an integer"),
     (partial(with_op, "reduce_scatter", outputs={"out": ("a.w",)}), ValueError, r"out\[0\]: expected what is in "),
     (partial(with_op, "all_gather", inputs={"x": ("a.w@GRAD",)}), ValueError, r"x\[0\]: expected what is in "),
+    (partial(with_op, "norm_tiles", OF_LAMB, attrs=other(routine="adam")), ValueError,
+     "routine: expected one of lars_momentum, novograd, lamb, got 'adam'"),
+    (partial(with_op, "norm_tiles", OF_LAMB, attrs=other(positions=((0, 0), (4, 7)))), ValueError,
+     r"positions\[0\]: expected places from 0 to 9, each once, got 0"),
+    (partial(with_op, "norm_tiles", OF_LAMB, attrs=other(positions=((0, 2), (4, 9)))), ValueError,
+     r"positions\[1\]: expected places from 0 to 8, each once, got 9"),
+    (partial(with_op, "norm_tiles", OF_LAMB, attrs=other(positions=((0,), (6,)))), ValueError,
+     r"positions\[0\]: expected a place for each of 2 norms, got \(0,\)"),
+    (partial(with_op, "norm_tiles", OF_LAMB, attrs=other(positions=((0, 3),))), ValueError,
+     "positions: expected places for each of 2 tensors, got "),
+    (partial(with_op, "norm_tiles", OF_LAMB, outputs=lambda op: {"tiles": op.outputs["tiles"]}), ValueError,
+     "outputs: expected tiles and the states, got tiles"),
+    (partial(with_op, "norm_tiles", OF_LAMB, inputs=lambda op: {**op.inputs, "tiles": ("b.w@SUMS",)}), ValueError,
+     "tiles: expected the same variable in inputs and outputs"),
+    (partial(with_op, "join_tiles", OF_LAMB, attrs=other(positions=(0, 1, 2, 2))), ValueError,
+     "positions: expected all from 0 to 3, as sums is no input"),
+    (partial(with_op, "merged_lamb", OF_LAMB, attrs=other(positions=((0, 1), (2, 4)))), ValueError,
+     r"positions\[1\]: expected places from 0 to 3, each once, got 4"),
 ])
 def test_ops_that_are_none(program, error, message):
     with pytest.raises(error, match=f": {message}"):
