@@ -267,7 +267,7 @@ def other(**changes):
      "positions: expected places for each of 2 tensors, got "),
     (partial(with_op, "norm_tiles", OF_LAMB, outputs=lambda op: {"tiles": op.outputs["tiles"]}), ValueError,
      "outputs: expected tiles and the states, got tiles"),
-    (partial(with_op, "norm_tiles", OF_LAMB, inputs=lambda op: {**op.inputs, "tiles": ("b.w@SUMS",)}), ValueError,
+    (partial(with_op, "norm_tiles", OF_LAMB, inputs=lambda op: {**op.inputs, "tiles": ("a.w@GRAD",)}), ValueError,
      "tiles: expected the same variable in inputs and outputs"),
     (partial(with_op, "join_tiles", OF_LAMB, attrs=other(positions=(0, 1, 2, 2))), ValueError,
      "positions: expected all from 0 to 3, as sums is no input"),
