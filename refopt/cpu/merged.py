@@ -153,9 +153,7 @@ class Tensor:
 def _with_squares(rule: Callable[..., tuple], squares: Callable[[np.ndarray], Any]) -> Callable[..., tuple]:
     """A rule with another function in place of `refopt.cpu.reduce.sum_of_squares`."""
     function: Any = rule
-    other = FunctionType(function.__code__, function.__globals__ | {"sum_of_squares": squares})
-    other.__kwdefaults__ = function.__kwdefaults__
-    return other
+    return FunctionType(function.__code__, function.__globals__ | {"sum_of_squares": squares})
 
 
 def _store_param(
