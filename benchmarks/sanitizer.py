@@ -5,9 +5,10 @@
 The work is small lists of tensors with empty, odd, misaligned and many-chunk ones, for each routine, each of its forms
 and several combinations of dtypes, two steps each, some rounded stochastically; matrices of several shapes for Muon; a
 check of the gradients before and an update of the loss scale after a step; casts and coalescing; programs that
-accumulate gradients, add up rows, and take norms from sums of tiles; lazy steps of tables: compared with the CPU reference bit for bit. In the same run, each tool is given
-the kernels of `benchmarks.planted`, with a defect of its kind. The exit status is 1 if a tool has something to say of
-refopt's kernels, or nothing of those, or if a kernel of refopt was not run.
+accumulate gradients, add up rows, and take norms from sums of tiles; lazy steps of tables: compared with the CPU
+reference bit for bit. In the same run, each tool is given the kernels of `benchmarks.planted`, with a defect of its
+kind. The exit status is 1 if a tool has something to say of refopt's kernels, or nothing of those, or if a kernel of
+refopt was not run.
 """
 
 import argparse

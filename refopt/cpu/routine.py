@@ -41,7 +41,8 @@ def routine(
     function: Callable[..., None], rule: Callable[..., tuple], *, source: str, states: Iterable[Slot] = (),
     limits: Mapping[str, Limit] = NONE, choices: Mapping[str, tuple] = NONE, launches: int = 1,
     passes: Mapping[str, int] | Callable[..., dict[str, int]] = NONE, forms: Mapping[str, Form] = NONE,
-    trial: Mapping[str, float] = NONE, norms: int = 0, matrix_arguments: Callable[..., list[dict[str, Any]]] | None = None,
+    trial: Mapping[str, float] = NONE, norms: int = 0,
+    matrix_arguments: Callable[..., list[dict[str, Any]]] | None = None,
 ) -> Routine:
     """The row of a merged function; also completes the function's docstring with the shared arguments.
 

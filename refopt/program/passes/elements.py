@@ -54,8 +54,8 @@ def shard_elements(
     sums the squares of its tiles; one ``all_reduce`` of 4 bytes for each tile and norm, of fp64 parameters one more of
     8, adds them up, and ranks join them (N6).
 
-    Matrices of Muon, and tensors with stochastic rounding by element number, are not cut. Each has an owner, the largest
-    first the rank with the least so far: a ``reduce`` sends it the sum of gradients, and after the update a
+    Matrices of Muon, and tensors with stochastic rounding by element number, are not cut. Each has an owner, the
+    largest first the rank with the least so far: a ``reduce`` sends it the sum of gradients, and after the update a
     ``broadcast`` gives all ranks the parameter. Some tensors are left to all ranks, with reasons: empty ones; those
     whose gradients are sparse, or already in buffers.
 
