@@ -80,7 +80,10 @@ def test_norms_of_tensors_that_are_cut(machine, case):
     placed = {name: machine.to_device(x) for name, x in host.items()}
     for backend, arrays in ((Cpu(), host), (Gpu(placed.values(), 0), placed)):
         context = ops.Context(program, arrays, backend, None, None)
-        ops.Runners([ops.bind(context, op) for op in chosen]).run()
+        runners = ops.Runners([ops.bind(context, op) for op in chosen])
+        for found in (0, 1):  # a step, and one that is skipped
+            backend.write(arrays["found_inf"], np.full(1, found, np.float32))
+            runners.run()
     assert all(same(x, placed[name].copy_to_host()) for name, x in host.items())
 
 
