@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pytorch.subjects import BUSY, EVERY, LR, PYTORCHS, all_bits, class_of, theirs, torch
-from pytorch.trials import in_turn, one, parameters, steps
+from pytorch.trials import in_turn, one, parameters, steps, twin
 from refopt import cpu
 from refopt.cpu.codes import ROOTS, SIGNED
 from refopt.cpu.remainder import split
@@ -12,14 +12,6 @@ from refopt.torch.coded import is_coded
 
 SHAPES = (3, 40), (), (0,), (33,)
 IN_8_BITS = {"states": "8bit"}
-
-
-def loaded(saved, params, name, **options):
-    """Copies of parameters, and an optimizer of them that has loaded a dictionary."""
-    others = [torch.nn.Parameter(p.detach().clone()) for p in params]
-    optimizer = class_of(name)(others, **{"lr": LR} | BUSY[name] | options)
-    optimizer.load_state_dict(saved)
-    return others, optimizer
 
 
 @pytest.mark.parametrize("name", [name for name in EVERY if name not in ("LARS", "LAMB", "NovoGrad")])
@@ -33,12 +25,12 @@ def test_checkpoints(name, dtype, options, tmp_path):
     saved = torch.load(tmp_path / "run.pt", weights_only=True)
     assert all(x.numel() < 2 or (x.shape, x.dtype) == ((36 * 4,), torch.uint8)
                for key, x in saved["state"][0].items() if key != "master_param")
-    floats, others, run = (loaded(saved, params, name, **options, **kind) for kind in ({}, IN_8_BITS, IN_8_BITS))
-    runs = [run, loaded(floats[1].state_dict(), params, name, **IN_8_BITS, **options)]
+    floats, others, run = (twin(saved, params, name, **options, **kind) for kind in ({}, IN_8_BITS, IN_8_BITS))
+    runs = [run, twin(floats[1].state_dict(), params, name, **IN_8_BITS, **options)]
     if name in PYTORCHS and name != "NAdam" and "masters" not in options:  # of which it casts numbers, too
         abroad = theirs(name)(parameters(SHAPES, dtype=getattr(torch, dtype)), **BUSY[name])
         abroad.load_state_dict(saved)
-        runs.append(loaded(abroad.state_dict(), params, name, **IN_8_BITS, **options))
+        runs.append(twin(abroad.state_dict(), params, name, **IN_8_BITS, **options))
     in_turn(range(2, 4), (params, optimizer), *runs)
     assert all(all_bits(*run) == all_bits(params, optimizer) for run in runs)
     others[1].param_groups[0]["states"] = None
@@ -58,7 +50,7 @@ def test_the_bits_are_those_of_the_reference():
         g = params[0].grad.float().numpy()
         cpu.adamw(p, g, *states, *powers, master_param=rest, lr=LR, beta1=0.875, beta2=0.9375, epsilon=2.0**-10,
                   coeff=0.125, epsilon_at="corrected")
-    (others,), other = loaded(optimizer.state_dict(), params, "AdamW", **options)
+    (others,), other = twin(optimizer.state_dict(), params, "AdamW", **options)
     left = params[0].detach().view(torch.int16), optimizer.state[params[0]]["master_param"]
     assert [x.numpy().tobytes() for x in left] == [p.tobytes(), rest.tobytes()]
     for key, kind, x in zip(("exp_avg", "exp_avg_sq"), (SIGNED, ROOTS), states, strict=True):

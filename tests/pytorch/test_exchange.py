@@ -1,23 +1,20 @@
 """State dictionaries in both directions between a class and PyTorch's: no bit is lost, and the layout is PyTorch's."""
 
 import copy
+import os
 import re
 from pathlib import Path
 
 import pytest
 
 from pytorch.subjects import BUSY, LR, PYTORCHS, all_bits, bits, class_of, each_of_pytorchs, theirs, torch
-from pytorch.trials import held_step, in_groups, in_turn, parameters, steps
+from pytorch.trials import copied, held_step, in_groups, in_turn, one, parameters, steps, twin
 
 taken_steps = pytest.mark.parametrize("taken", [0, 1, 6])
 
 
 def made(kind, name, params, **others):
     return kind(name)(in_groups(params), lr=LR, **BUSY[name], **others)
-
-
-def copied(params):
-    return [torch.nn.Parameter(p.detach().clone(memory_format=torch.preserve_format)) for p in params]
 
 
 def layout(saved):
@@ -67,14 +64,11 @@ def test_there_and_back(name, taken, kinds):
 @each_of_pytorchs
 def test_states_that_only_some_have(name):
     """A parameter without a gradient so far has the state that PyTorch's has, through both directions as well."""
-    params, of_peer = parameters(), parameters()
-    ours, peer = made(class_of, name, params), made(theirs, name, of_peer)
-    for one, tensors in ((ours, params), (peer, of_peer)):
-        steps(one, tensors, [0], only={0, 3})
+    (params, ours), of_peer = one(name), parameters()
+    peer = theirs(name)(of_peer, lr=LR, **BUSY[name])
+    in_turn([0], (params, ours), (of_peer, peer), only={0, 3})
     assert layout(ours.state_dict())[0] == layout(peer.state_dict())[0]
-    others = copied(of_peer)
-    back = made(class_of, name, others)
-    back.load_state_dict(copy.deepcopy(peer.state_dict()))
+    others, back = twin(copy.deepcopy(peer.state_dict()), of_peer, name)
     for step in (1, 2):
         held_step(back, others, step)
     if "step" in back.state[others[0]]:
@@ -84,14 +78,12 @@ def test_states_that_only_some_have(name):
 @pytest.mark.parametrize("name", ["Adam", "AdamW", "Adamax", "Adadelta", "NAdam", "RAdam", "RMSprop", "Adagrad"])
 def test_a_number_of_steps_that_is_no_tensor(name):
     """As PyTorch saved it before 1.12."""
-    params = parameters()
-    optimizer = made(class_of, name, params)
+    params, optimizer = one(name)
     steps(optimizer, params, range(2))
-    saved, others = copy.deepcopy(optimizer.state_dict()), copied(params)
+    saved = copy.deepcopy(optimizer.state_dict())
     for entry in saved["state"].values():
         entry["step"] = int(entry["step"])
-    other = made(class_of, name, others)
-    other.load_state_dict(saved)
+    others, other = twin(saved, params, name)
     in_turn(range(2, 4), (params, optimizer), (others, other))
     assert all_bits(params) == all_bits(others)
 
@@ -116,12 +108,11 @@ def test_what_does_not_fit_is_refused():
         class_of("AdamW")(in_groups(parameters())).load_state_dict(without)
 
 
-
-def of_page(name):
-    """A function that docs/torch.md shows."""
+def of_page(name, **known):
+    """A function that docs/torch.md shows, with names that it uses."""
     text = (Path(__file__).parents[2] / "docs" / "torch.md").read_text()
-    known = {"torch": torch}
-    exec(re.search(rf"^def {name}\(.*?^    return saved\n", text, re.DOTALL | re.MULTILINE)[0], known)
+    known |= {"torch": torch, "copy": copy}
+    exec(re.search(rf"^def {name}\(.*?\n(?=\n|```)", text, re.DOTALL | re.MULTILINE)[0], known)
     return known[name]
 
 
@@ -161,11 +152,40 @@ def test_checkpoints_of_bitsandbytes():
     assert optimizer.state[params[0]]["step"] == 3
 
 
-def test_checkpoints_of_flashoptim():
-    """As its kernel reads them; scales beside bf16 parameters are saved as bf16 of the same bits."""
-    codes = {"exp_avg": ([127, -127, 0, 64], torch.int8), "exp_avg_sq": ([255, 51, 0, 0], torch.uint8)}
-    state = {f"{key}::quantized": torch.tensor(x, dtype=dtype) for key, (x, dtype) in codes.items()}
-    state |= {f"{key}::scales": torch.tensor([0.5], dtype=torch.float16).view(torch.bfloat16) for key in codes}
-    found = of_page("of_flashoptim")({"state": {0: state}})["state"][0]
-    torch.testing.assert_close(found["exp_avg"], torch.tensor([0.5, -0.5, 0, 0.5 * 64 / 190]))
-    torch.testing.assert_close(found["exp_avg_sq"], torch.tensor([0.25, 0.01, 0, 0]))
+@pytest.fixture
+def flashoptim(monkeypatch):
+    """The library on the CPU: Triton interprets its kernels, in one configuration, and has no functions of CUDA's."""
+    library, module, tl = map(pytest.importorskip, ("flashoptim", "flashoptim.optimizers", "triton.language"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(module, "_get_sm_count", lambda device=None: 1)
+    monkeypatch.setattr(module.libdevice, "pow", lambda x, n: tl.exp2(tl.log2(x) * n))
+    monkeypatch.setattr(module.libdevice, "copysign", lambda x, y: tl.where(y < 0, -x, x))
+    for kernel in (module._triton_quantize_kernel, module._triton_dequantize_kernel):
+        monkeypatch.setattr(kernel, "configs", kernel.configs[:1])
+    return library
+
+
+@pytest.mark.skipif("TRITON_INTERPRET" not in os.environ, reason="without it, flashoptim needs a GPU")
+@pytest.mark.parametrize(("dtype", "masters", "width"), [(torch.float32, None, None), (torch.bfloat16, "fp32", 24)])
+@pytest.mark.parametrize(("name", "more"), [("AdamW", {}), ("Lion", {}), ("SGD", {"momentum": 0.875})])
+def test_there_and_back_through_flashoptim(flashoptim, name, more, dtype, masters, width):
+    """It has the bytes that its kernels make of the states, and its next step is that from the numbers that return."""
+    params = parameters(((7, 9), (70,)), dtype=dtype)
+    here = class_of(name)(params, lr=LR, masters=masters, **more)
+    peer = getattr(flashoptim, f"Flash{name}")(params, LR, compress_state_dict=False, master_weight_bits=width, **more)
+    steps(here, params, range(3))
+    others = copied(params)
+    back = class_of(name)(others, lr=LR, masters=masters, **more)
+    for source in (here, back):
+        of_page("to_flashoptim", flashoptim=flashoptim)(source.state_dict(), peer)
+        if source is here:  # afterwards, what both shared would count steps twice
+            back.load_state_dict(of_page("of_flashoptim", flashoptim=flashoptim)(peer))
+        for own, held, found in zip(*(x.state.values() for x in (here, peer, back)), strict=True):
+            for key, spec in peer.quantized_state_spec.items():
+                made = flashoptim.optimizers.quantize(own[key], **vars(spec))
+                assert [bits(held[key].quantized), bits(held[key].scales)] == [*map(bits, made)]
+                assert bits(found[key]) == bits(held[key].materialize())
+            if masters:
+                torch.testing.assert_close(found["master_param"], own["master_param"], rtol=2.0**-15, atol=0)
+    in_turn([3], (params, peer), (others, back))
+    torch.testing.assert_close(params, others)

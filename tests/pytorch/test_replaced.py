@@ -11,7 +11,7 @@ import pytest
 
 from pytorch.groups import process_group, with_gloo
 from pytorch.subjects import BETAS, BUSY, EVERY, LR, MATRICES, all_bits, class_of, each_kind, ours, theirs, torch
-from pytorch.trials import in_turn, new_gradients, parameters, steps
+from pytorch.trials import in_turn, new_gradients, parameters, steps, twin
 
 SHAPES = (3, 4), (5, 3)
 FAMILIES = {"momentum": {"momentum": 0.875}, "AdamW": BETAS, "Muon": {"ns_steps": 1}, "SGD": {},
@@ -285,9 +285,7 @@ def test_a_wider_state_stays_wider(name, how):
     steps(optimizer, params, range(1, 4))
     x = optimizer.state[p][key]
     assert x.dtype == torch.float32 and not torch.equal(x, x.bfloat16().float())
-    others = [torch.nn.Parameter(p.detach().clone())]
-    other = class_of(name)(others, lr=LR, **BUSY[name])
-    other.load_state_dict(optimizer.state_dict())
+    others, other = twin(optimizer.state_dict(), params, name)
     in_turn(range(4, 6), (params, optimizer), (others, other))
     assert all_bits(params, optimizer) == all_bits(others, other)
 

@@ -22,7 +22,7 @@ from pytorch.subjects import (
     theirs,
     torch,
 )
-from pytorch.trials import held_step, in_turn, new_gradients, one, parameters, steps
+from pytorch.trials import held_step, in_turn, new_gradients, one, parameters, steps, twin
 
 
 def no_rate(optimizer):
@@ -68,14 +68,12 @@ def test_masters_follow_what_is_written(write, dtype, masters):
     with torch.no_grad():
         write(model, params)
     known = all_bits(params)
-    others = [torch.nn.Parameter(p.detach().clone()) for p in params]
-    plain = class_of("AdamW")(others, lr=LR, masters=masters)
     state = copy.deepcopy(optimizer.state_dict())
     for p, entries, master in zip(params, state["state"].values(), before, strict=True):
         del entries["master_param"]
         if masters == "fp32":
             entries["master_param"] = torch.where(master.to(p.dtype) == p, master, p.float()).detach()
-    plain.load_state_dict(state)
+    others, plain = twin(state, params, "AdamW", masters=masters)
     no_rate(optimizer)
     steps(optimizer, params, [2])
     assert all_bits(params) == known
@@ -90,10 +88,7 @@ def test_a_write_that_a_checkpoint_is_saved_after(dtype, masters):
     model, params, optimizer = made(dtype, masters)
     with torch.no_grad():
         clamped(model, params)
-    saved = copy.deepcopy(optimizer.state_dict())
-    other = class_of("AdamW")([torch.nn.Parameter(p.detach().clone()) for p in params], lr=LR, masters=masters)
-    other.load_state_dict(saved)
-    others = other.param_groups[0]["params"]
+    others, other = twin(copy.deepcopy(optimizer.state_dict()), params, "AdamW", masters=masters)
     in_turn(range(2, 4), (params, optimizer), (others, other))
     assert all_bits(params, optimizer) == all_bits(others, other)
 

@@ -55,6 +55,19 @@ def assert_alike(params, others, numbers=range(3)):
     assert all_bits(params) == all_bits(others)
 
 
+def copied(params):
+    """New parameters of the same values and strides."""
+    return [torch.nn.Parameter(p.detach().clone(memory_format=torch.preserve_format)) for p in params]
+
+
+def twin(saved, params, name, **options):
+    """Copies of parameters, and an optimizer of them that has loaded a dictionary."""
+    others = copied(params)
+    optimizer = class_of(name)(others, **{"lr": LR} | BUSY[name] | options)
+    optimizer.load_state_dict(saved)
+    return others, optimizer
+
+
 def pair(name, *args, **options):
     """Two optimizers of equal parameters, each with its own."""
     return one(name, *args, **options), one(name, *args, **options)
