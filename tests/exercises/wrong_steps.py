@@ -1,4 +1,4 @@
-"""Wrong answers to exercises 17 to 21: nearly right, or too slow; and words of the verdict on each."""
+"""Wrong answers to exercises 17 to 22: nearly right, or too slow; and words of the verdict on each."""
 
 STEP = """
 def step(p, g, v, scale, lr, mu):
@@ -62,7 +62,12 @@ WRONG = {
                  "Which part does a rank need")},
     "21_norm_and_step_in_two_launches": {
         "nearly": ([TREE, FACTOR.replace("if norm > max_norm:\n    factor", "factor"), ADAMW], "a norm below it",
-                   "elements of params[0] differ")}}
+                   "elements of params[0] differ")},
+    "22_top_k_with_residuals": {
+        "nearly": (["if i < g.size:\n    u, s = r[i] + g[i], ZERO\n    if not abs(u) < threshold:\n        s = u\n"
+                    "    sent[i], r[i] = s, u - s"], "NaN and inf", "r[2]: expected 0.0, got nan"),
+        "slow": (["if i < g.size:\n    r[i] += g[i]\n    sent[i] = ZERO\n    if not abs(r[i]) < threshold:\n"
+                  "        sent[i], r[i] = r[i], ZERO"], "too many requests", "reference")}}
 # Wrong by the order of a sum or a product alone.
 ORDERS = {"atomic": ([TREE.replace("sums[c] = shared[0]", "cuda.atomic.add(sums, 0, shared[0])"), FACTOR, ADAMW],
                      "in reverse order", "Only the last bits differ"),

@@ -121,10 +121,18 @@ KNOWN = {
         "decay and no correction": ({"first, second = 1 - beta1**step, 1 - beta2**step\n":
             "first = second = 1.0\n        p /= real(1 - lr * coeff)\n        p *= real(1 - coeff)\n"},
             "decay without the learning rate and no bias correction")},
-    "lars_momentum": {"lr twice": ({"p -= v": "p -= real(lr) * v"}, "learning rate applied to the velocity again")},
+    "lars_momentum": {
+        "lr twice": ({"p -= v": "p -= real(lr) * v"}, "learning rate applied to the velocity again"),
+        "norms of a rank's share": ({"(p.ravel())": "(p.ravel()[-(-p.size // 4):][:-(-p.size // 4)])", "(g.ravel())":
+            "(g.ravel()[-(-p.size // 4):][:-(-p.size // 4)])"}, "norms of part 2 of 4 of the elements alone"),
+        "norms of a rank's tiles": ({REAL: REAL + "        own = np.arange(p.size) // 128 % 2 == 0\n", "(p.ravel())":
+            "(p.ravel() * own)", "(g.ravel())": "(g.ravel() * own)"}, "norms of every second block of 128 of")},
     "novograd": {"first norm averaged": ({"n if v[0] == 0 else ": ""}, "first norm averaged")}, "momentum": {
         "no decay, and dampened": ({"g = g + real(l2_decay) * p": "pass", "v += g": "v += real(1 - mu) * g"},
             "gradient dampened by 1 - mu and l2_decay ignored"),
+        "average after a sum in fp16": ({REAL:
+            REAL + "        g = (sum([g.astype(np.float16)] * 8) / np.float16(8)).astype(p.dtype)\n"},
+            "gradients of 8 ranks added in float16 and divided after the sum"),
         "fp16 velocity": ({"v += g": "v += g; v[...] = v.astype(np.float16)"},
             "as if `each v` were `v rounded to float16`")}}
 

@@ -55,7 +55,7 @@ def test_most_have_a_name():
 def some(table, every):
     """All of a table, of which make test has one of so many, and all that are known."""
     for k, (label, *of) in enumerate(table):
-        laws = ["L1", "L3"] if "tensor" in label else ["L1"]  # of one tensor, and of several
+        laws = ["L1", "L2", "L3"] if "tensor" in label else ["L1"]  # of one tensor, and of several
         slow = k % every or not of[-1] or "10" in label or label.startswith("AdamW")
         slow = "no correction" in label if label.startswith("known") else slow  # two of AdamW's take long
         yield pytest.param(*of, laws, id=label, marks=pytest.mark.slow if slow else ())

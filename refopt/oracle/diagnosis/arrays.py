@@ -20,7 +20,11 @@ def of_arrays(row: Routine) -> Iterator[Hypothesis]:
     yield Hypothesis("gradient with the opposite sign", partial(_read, name="grads", by=lambda x: -x), "array", "grads")
     for by in ("all tensors", "each tensor"):
         yield Hypothesis(f"gradients clipped, to a norm of 1 of {by}", partial(_clipped, by=by), "clipped", by)
-    yield Hypothesis("gradient taken as 0", partial(_read, name="grads", by=lambda x: 0 * x), "array", "grads")
+    for ranks in (4, 8):  # of two, equal gradients that do not overflow are those read in float16
+        late = lambda x, n=ranks: (sum([x.astype(np.float16)] * n) / np.float16(n)).astype(x.dtype)  # noqa: E731
+        text = f"gradients of {ranks} ranks added in float16 and divided after the sum, which may overflow"
+        yield Hypothesis(text, partial(_read, name="grads", by=late), "array", "grads")
+    yield Hypothesis("gradient taken as 0", partial(_read, name="grads", by=np.zeros_like), "array", "grads")
     for slot in row.slots:
         name = slot.name
         if name == "master_params":
@@ -32,12 +36,9 @@ def of_arrays(row: Routine) -> Iterator[Hypothesis]:
         if name in row.states:
             yield Hypothesis(f"{name} starts from 1", partial(_started, name=name), "array", name)
         if name not in ("params", "grads", "master_params", *by_count(row)):
-            yield Hypothesis(
-                f"{name} not read: taken as 0", partial(_read, name=name, by=lambda x: 0 * x), "array", name
-            )
-        for what, which in NEIGHBOURS.items():
-            if name != "params":
-                yield Hypothesis(f"{name} of {what}", partial(_of_tensor, name=name, which=which), "array", name, False)
+            yield Hypothesis(f"{name} not read: taken as 0", partial(_read, name=name, by=np.zeros_like), "array", name)
+        for what, which in NEIGHBOURS.items() if name != "params" else ():
+            yield Hypothesis(f"{name} of {what}", partial(_of_tensor, name=name, which=which), "array", name, False)
         for dtype in ("float16", "bfloat16", "float32") if has("bfloat16") else ("float16", "float32"):
             yield from _in_dtype(row, slot, dtype)
 

@@ -4,6 +4,7 @@ A remedy is a subject that makes a mistake harmless. A failure that disappears w
 """
 
 import contextlib
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -107,28 +108,14 @@ def _cured(trial: Trial, failures: Sequence[Failure], way: Callable[[Any, Case],
         mine = [x for x in failures if x.key == key and x.size[1] <= LARGEST]
         try:
             trial.subject = _With(subject, way)
-            if mine and all(_holds(x) for x in mine[:4]):
-                keys.append(key)
+            for failure in mine[:4]:
+                failure.holds(failure.case)
+            keys += [key] * bool(mine)
+        except (Broken, Skipped):
+            continue
         finally:
             trial.subject = subject
     return keys
-
-
-def _holds(failure: Failure) -> bool:
-    try:
-        failure.holds(failure.case)
-    except (Broken, Skipped):
-        return False
-    return True
-
-
-def _step_by_step(subject: Any, case: Case, given: Callable[[Case], Case]) -> Outcome:
-    """The steps of a case one by one, each with what ``given`` makes of the results before it."""
-    got: Outcome = {}
-    for k, step in enumerate(case.steps):
-        there = {name: values for name, values in got.items() if case.slots[name] is not None}
-        got = got | subject.run(given(case.replace(steps=[step], count=case.count + k, **there)))
-    return got
 
 
 def _gradients(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
@@ -149,7 +136,12 @@ def _gradients(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
         return
 
     def protected(subject: Any, case: Case) -> Outcome:
-        return copied(_step_by_step(subject, case, lambda x: x.replace(**copied({"grads": x.grads}))))
+        got: Outcome = {}
+        for k, step in enumerate(case.steps):
+            there = {name: values for name, values in got.items() if case.slots[name] is not None}
+            mine = copied({"grads": case.grads})
+            got = got | subject.run(case.replace(steps=[step], count=case.count + k, **(there | mine)))
+        return copied(got)
 
     texts = [f"{name} aliases the gradient: the gradient's own array is kept as the state" for name in states]
     said = [x.key for x in failures if re.match(r"grads\[|the lists", str(x.broken))]
@@ -227,15 +219,27 @@ def _same(one: Outcome, other: Outcome) -> bool:
 def _together(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
     """Tensors that are right alone but wrong in a list."""
 
-    def alone(subject: Any, case: Case) -> Outcome:
-        ones = [subject.run(case.only([i])) for i in range(len(case))]
-        return {name: [one[name][0] for one in ones] for name in ones[0]} if ones else subject.run(case)
-
-    keys = _cured(trial, [x for x in failures if len(x.case) > 1], alone)
+    several = [x for x in failures if len(x.case) > 1]
+    keys = _cured(trial, several, _alone)
     if keys:
         shared = _shared(trial)
-        yield Told(f"{shared} shared between tensors of one shape" if shared else
+        yield Told(f"{shared} shared between tensors of one shape" if shared else _lent(trial, several[0].case) or
                    "tensors of a list depend on each other: alone, each is right", keys)
+
+
+def _alone(subject: Any, case: Case) -> Outcome:
+    ones = [subject.run(case.only([i])) for i in range(len(case))]
+    return {name: [one[name][0] for one in ones] for name in ones[0]} if ones else subject.run(case)
+
+
+def _lent(trial: Trial, case: Case) -> str:
+    """The scalars that a step takes of one tensor for all, if these explain its results."""
+    every, got = trial.row.scalars, trial.run(case)
+    for names, (what, k) in itertools.product([*([x] for x in every), every], (("first", 0), ("last", -1))):
+        lent = case.replace(**{name: [case.lists()[name][k]] * len(case) for name in names})
+        if _same({name: x for name, x in got.items() if name not in names}, _alone(trial.subject, lent.copy())):
+            return f"{' and '.join(names)} of the {what} tensor used for all"
+    return ""
 
 
 def _shared(trial: Trial) -> str:

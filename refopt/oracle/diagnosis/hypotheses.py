@@ -113,20 +113,17 @@ def _of_all_tensors(s: Situation) -> Situation | None:
     present = [i for i, g in enumerate(s.case.grads) if g is not None]
     if len(present) < 2 or s.among or np.dtype(s.real).itemsize > 4 or not isinstance(s.elements, slice):
         return None
-    arrays = dict(s.arrays)
-    for name, x in s.arrays.items():
-        if x is not None and name not in s.row.scalars:
-            arrays[name] = np.concatenate([memory(s.case.lists()[name][i]) for i in present])
+    arrays = s.arrays | {name: np.concatenate([memory(s.case.lists()[name][i]) for i in present])
+                         for name, x in s.arrays.items() if x is not None and name not in s.row.scalars}
     start = sum(s.case.params[i].size for i in present if i < s.tensor)
     return s._replace(arrays=arrays, among=slice(start, start + s.arrays["params"].size))
 
 
 def _approximate(row: Routine) -> Iterator[Hypothesis]:
     """Updates by a reciprocal or a root that is less exact than the arithmetic."""
-    if any(hyper.name == "epsilon" for hyper in row.hypers):
-        for bits in (20, 11, 9):
-            text = f"a fast reciprocal or root: the update is off by up to 2**-{bits} of its size"
-            yield Hypothesis(text, partial(_loosened, off=2.0**-bits), "rough", "", False)
+    for bits in (20, 11, 9) if any(hyper.name == "epsilon" for hyper in row.hypers) else ():
+        text = f"a fast reciprocal or root: the update is off by up to 2**-{bits} of its size"
+        yield Hypothesis(text, partial(_loosened, off=2.0**-bits), "rough", "", False)
     text = "products with a narrower gradient computed in its dtype: it is not widened before"
     yield Hypothesis(text, partial(_loosened, off=None), "rough", "", False)
 
@@ -205,15 +202,13 @@ def _gradients(row: Routine) -> Iterator[Hypothesis]:
         "replaced by its absolute value": abs,
     }
     for limit in limits.USUAL:
-        changes[f"clipped to a norm of {limit:g}"] = partial(limits.norm_at_most, limit=limit)
-        changes[f"clipped to a norm of {limit:g}, with 1e-6 added to the norm"] = partial(
-            limits.norm_at_most, limit=limit, epsilon=1e-6
-        )
+        for off, more in ((0.0, ""), (1e-6, ", with 1e-6 added to the norm")):
+            changes[f"clipped to a norm of {limit:g}{more}"] = partial(limits.norm_at_most, limit=limit, epsilon=off)
         changes[f"clipped elementwise to {limit:g}"] = partial(limits.within, limit=limit)
     for text, to in changes.items():
         yield Hypothesis(f"gradient {text}", _around(_of_gradient, to=to), "gradient", "", text.startswith("clip"))
     for name in DECAYS & {hyper.name for hyper in row.hypers}:
-        yield Hypothesis(f"{name} * p added to the gradient as well", partial(_decayed, name=name), "gradient")
+        yield Hypothesis(f"{name} * p added to the gradient as well", _around(_of_decayed, name=name), "gradient")
 
 
         for by in ("gradient", "parameter"):
@@ -222,9 +217,8 @@ def _gradients(row: Routine) -> Iterator[Hypothesis]:
 
 
 def _decayed_by_rounded(s: Situation, name: str, by: str) -> Situation | None:
-    if not has_master(s) or not s.numbers[name]:
-        return None
-    return _around(_of_rounded, rounded=memory(s.arrays["params"]).astype(s.real), name=name, by=by)(s)
+    rounded = memory(s.arrays["params"]).astype(s.real)
+    return _around(_of_rounded, rounded=rounded, name=name, by=by)(s) if has_master(s) and s.numbers[name] else None
 
 
 def _of_rounded(p: Any, g: Any, *others: Any, rule: Rule, rounded: Any, name: str, by: str, **numbers: Any) -> tuple:
@@ -234,10 +228,6 @@ def _of_rounded(p: Any, g: Any, *others: Any, rule: Rule, rounded: Any, name: st
         return rule(p, g + numbers[name] * off, *others, **numbers)
     new, *rest = rule(p, g, *others, **numbers)
     return new - numbers["lr"] * numbers.get("lr_ratio", 1) * numbers[name] * off, *rest
-
-
-def _decayed(s: Situation, name: str) -> Situation | None:
-    return _around(_of_decayed, name=name)(s) if s.numbers[name] else None
 
 
 def _of_decayed(p: Any, g: Any, *others: Any, rule: Rule, name: str, **numbers: Any) -> tuple:

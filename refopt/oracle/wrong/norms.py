@@ -1,5 +1,6 @@
 """Norms of fewer or of other elements: changes to the elements before their squares are added."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -22,18 +23,19 @@ def part(x: Any, first: int, last: int) -> Any:
     return x * ((first <= k) & (k < last)).astype(x.dtype)
 
 
-def of_first(x: Any, block: int) -> Any:
-    return part(x, 0, block)
-
-
 def of_whole_blocks(x: Any, block: int) -> Any:
     whole = count_of(x) // block * block
     return part(x, 0, whole) if whole else x
 
 
-def of_half(x: Any, upper: bool, up: bool) -> Any:
-    middle = (count_of(x) + up) // 2
-    return part(x, middle, count_of(x)) if upper else part(x, 0, middle)
+def of_rank(x: Any, rank: int, ranks: int, up: bool) -> Any:
+    """The share of a rank; all shares are equal, rounded up or down, but for the last one."""
+    share = (count_of(x) + up * (ranks - 1)) // ranks
+    return part(x, rank * share, count_of(x) if rank == ranks - 1 else (rank + 1) * share)
+
+
+def of_every_second_block(x: Any, block: int) -> Any:
+    return x * (np.arange(count_of(x)) // block % 2 == 0).astype(x.dtype)
 
 
 def of_sizes(x: Any) -> Any:
@@ -47,17 +49,16 @@ def of_largest(x: Any) -> Any:
     return part(x, k, k + 1)
 
 
-def over_root_of_count(x: Any) -> Any:
-    return x / float(np.sqrt(max(count_of(x), 1)))
-
-
 def summands() -> Iterator[tuple[str, Callable[[Any], Any]]]:
     """Changes to the elements for a norm only; ``{}`` is the original."""
     yield "sizes of {} (1-norm) instead of their squares", of_sizes
-    yield "{} with the mean of squares instead of their sum", over_root_of_count
+    yield "{} with the mean of squares instead of their sum", lambda x: x / float(np.sqrt(max(count_of(x), 1)))
     yield "the largest of {} alone (infinity norm)", of_largest
-    for upper, up in ((False, False), (False, True), (True, False), (True, True)):
-        yield f"the {('first', 'second')[upper]} half of {{}} alone", partial(of_half, upper=upper, up=up)
+    for ranks in (2, 3, 4, 8):
+        for rank, up in itertools.product(range(ranks), (False, True)):
+            share = f"the {('first', 'second')[rank]} half" if ranks == 2 else f"part {rank + 1} of {ranks}"
+            yield f"{share} of {{}} alone", partial(of_rank, rank=rank, ranks=ranks, up=up)
     for block in BLOCKS:
         yield f"{{}} without the tail after whole blocks of {block}", partial(of_whole_blocks, block=block)
-        yield f"the first {block} elements of {{}} alone", partial(of_first, block=block)
+        yield f"the first {block} elements of {{}} alone", partial(part, first=0, last=block)
+        yield f"every second block of {block} of {{}} alone", partial(of_every_second_block, block=block)
