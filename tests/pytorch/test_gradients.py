@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pytorch.subjects import BETAS, BUSY, LR, all_bits, bits, class_of, drawn, every_class, torch
+from pytorch.subjects import BETAS, BUSY, LR, all_bits, bits, class_of, drawn, every_class, ours, torch
 from pytorch.trials import assert_alike, held, held_step, new_gradients, one, pair, parameters, steps
 from refopt import cpu
 
@@ -171,10 +171,9 @@ def test_a_parameter_is_the_same_object():
                                                ("SGD", {}), ("SGD", {"momentum": 0.875, "dampening": 0.5})])
 def test_lazy_steps(name, options):
     """Are the reference's (N22), also from a checkpoint and under a scaler; dense gradients beside take usual ones."""
-    params, (of_peer, *others) = (parameters(((7, 3), (2, 2))) for _ in range(2))
-    peer, alone = torch.optim.SparseAdam([of_peer], lr=LR, eps=1e-30), class_of(name)(others, lr=LR, **options)
-    table, optimizer = of_peer.detach().numpy().copy(), class_of(name)(params, lr=LR, sparse="rows", **options)
-    formula = optimizer.formula(optimizer.param_groups[0])
+    params, (of_peer, *others), (table, _) = (parameters(((7, 3), (2, 2))) for _ in range(3))
+    optimizer, alone = (class_of(name)(x, lr=LR, sparse=y, **options) for x, y in ((params, "rows"), (others, None)))
+    peer, formula = torch.optim.SparseAdam([of_peer], lr=LR, eps=1e-30), alone.formula(alone.param_groups[0])
     own = {x.name: [np.full(1 if x.scalar else (7, 3), formula.numbers.get(x.initial, x.initial or 0), np.float32)]
            for x in formula.row.slots[2:] if not x.optional}
     for step, taken in enumerate([0, 1, 0, 2, 3]):  # by the table, which has no gradient at first, then a skipped one
@@ -186,12 +185,13 @@ def test_lazy_steps(name, options):
             each.grad_scale, each.found_inf = torch.tensor(2.0), torch.tensor(float(step == 2))
             each.step()
         if taken:
-            numbers = {x: formula.number_at(x, taken) for x in formula.numbers} | formula.choices
-            cpu.merged_lazy(formula.routine, [table], [rows.numpy()], [values.numpy()], *own.values(), **numbers)
+            given = *([x.detach().numpy()] for x in (table, rows, values)), *own.values()
+            cpu.merged_lazy(formula.routine, *given, **{x: formula.number_at(x, taken) for x in formula.numbers})
             peer.step()
         if step == 3:
             saved, optimizer = optimizer.state_dict(), class_of(name)(params, lr=LR, sparse="rows", **options)
             optimizer.load_state_dict(saved)
-    assert bits(params[0]) == bits(torch.tensor(table)) and bits(params[1]) == bits(others[0])
+    assert bits(params[0]) == bits(table) and bits(params[1]) == bits(others[0])
     assert all(bits(optimizer.state[params[0]][x]) == bits(torch.tensor(own[k][0])) for k, x in formula.states.items())
     assert name != "Adam" or torch.allclose(params[0], of_peer, rtol=1e-5, atol=1e-5)
+    assert ours.clip_grad_norm_([optimizer], 1).isclose(torch.cat([x.grad.to_dense().flatten() for x in params]).norm())
