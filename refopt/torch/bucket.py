@@ -97,7 +97,7 @@ class Bucket:
         self._count_scalars()
         self._plans: Recent[tuple, _Planned] = Recent()  # by kind of gradients
         self._of_graphs: list[_Planned] = []
-        self._moved = False
+        self._moved = False  # whether the plan has yet to be told
         self._hidden: list[int] = []  # whose states PyTorch does not have yet
         self._early = bool(self._formula.first)  # whether some tensor may have its first step ahead
         self._watched = [Watched(self.params)]
@@ -191,16 +191,17 @@ class Bucket:
         return True
 
     def compare(self) -> bool:
-        """Look up the gradients; returns whether any has moved, appeared or disappeared since the last step."""
+        """Pass the gradients to the plan; returns whether any has moved, appeared or disappeared since the last."""
         self._moved |= (moved := self.gradients.compare())
         if self.gradients.kind is not self._plans.last and self.gradients.kind != self._plans.last:
             self.settle()
             self._choose(self.gradients.kind)
             self._see()
-        if self._lazy:  # now, since it may be refused
-            follow_stream(self._now.plan, self._skipped.device)
+        follow_stream(self._now.plan, self._skipped.device)
+        if self._moved:
             with self._reworded():
                 self.gradients.pass_to(self._now.plan)
+            self._moved = False
         return moved
 
     def _choose(self, kind: tuple) -> None:
@@ -221,14 +222,10 @@ class Bucket:
 
     def step(self) -> None:
         """Update the parameters by the gradients that were looked up."""
-        follow_stream(self._now.plan, self._skipped.device)
         captured = self._on_gpu and torch.cuda.is_current_stream_capturing()
         for i in self._hidden:
             self._members[i].state.put(self._states[i])
         self._hidden = []
-        if self._moved:
-            self.gradients.pass_to(self._now.plan)
-            self._moved = False
         if not self._stepped:
             return
         if self._early or self._formula.by_step:

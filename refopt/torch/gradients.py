@@ -120,7 +120,7 @@ class Rows:
         self.compare()
 
     def compare(self) -> bool:
-        """Read the current gradients; never tells that one has moved, since a lazy plan takes them in each step.
+        """Read the current gradients; returns True, since a lazy plan takes them in each step.
 
         Raises:
             RuntimeError, TypeError, ValueError: a gradient has several sparse dimensions, differs from its parameter in
@@ -130,7 +130,7 @@ class Rows:
         self._indices, self._values = map(list, zip(*found, strict=True))
         self.kind = tuple(None if values is None else values.dtype for values in self._values)
         self.present = np.array([dtype is not None for dtype in self.kind])
-        return False
+        return True
 
     def arrays(self) -> tuple[list[Any], list[Any]]:
         """The rows and the values for a plan, by parameter; ``None`` if there is no gradient."""
