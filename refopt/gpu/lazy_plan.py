@@ -151,6 +151,9 @@ class LazyPlan(Numbered):
         for group in self._groups:
             group.take(call, self._stream)
 
+    def refresh(self) -> None:
+        """As that of other plans; nothing to do, since each step reads the scalars again."""
+
     @in_turn
     def set(self, **hyper: Any) -> None:
         """Change hyperparameters, in stream order, for the next step or the next replay of a captured one."""

@@ -7,7 +7,7 @@ INSTEAD = {
     "Adafactor": "torch.optim.Adafactor, or AdamW with states='8bit' for less memory",
     "LBFGS": "torch.optim.LBFGS: its step evaluates the loss several times, so it cannot be one launch",
     "Rprop": "torch.optim.Rprop",
-    "SparseAdam": "torch.optim.SparseAdam for sparse gradients, and Adam of refopt.torch for dense ones",
+    "SparseAdam": "torch.optim.SparseAdam, or Adam with sparse='rows', which adds eps after the correction",
 }
 
 

@@ -1,7 +1,8 @@
 """The parameters that one plan updates: those of one device, arithmetic type, routine and choices."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from refopt.torch import coded, host
 from refopt.torch.arrays import arrays_of, follow_stream, require_apart
 from refopt.torch.formulas import Formula
 from refopt.torch.gate import Gate
-from refopt.torch.gradients import Gradients
+from refopt.torch.gradients import Gradients, Rows
 from refopt.torch.masters import MASTER, Masters
 from refopt.torch.options import SEEDS
 from refopt.torch.recent import Recent
@@ -63,13 +64,14 @@ class Bucket:
         masters: those of parameters that have one.
     """
 
-    def __init__(self, members: Sequence[Member], formulas: Sequence[Formula], states_too: bool) -> None:
+    def __init__(self, members: Sequence[Member], formulas: Sequence[Formula], states_too: bool, lazy: bool) -> None:
         """Complete the states; `bind` makes the plan, and `commit` puts the states where PyTorch has them.
 
         Args:
             members: the parameters.
             formulas: of each group of the optimizer, by number.
             states_too: whether other code may refer to the states.
+            lazy: whether the gradients are sparse, and name the rows to update.
         """
         self._members, self._host = members, host.form()
         self._groups = [member.group for member in members]
@@ -77,7 +79,8 @@ class Bucket:
         self.params = [member.param for member in members]
         self._sharded = any(map(is_dtensor, self.params))
         self._on_gpu = local(self.params[0]).is_cuda
-        self.gradients = Gradients(self.params, lambda i: f"{members[i].label}: grad")
+        self._lazy, self._turning = lazy, [member.param for member in members if formulas[member.group].lazy]
+        self.gradients: Any = (Rows if lazy else Gradients)(self.params, lambda i: f"{members[i].label}: grad")
         self._states = [completed(m.label, m.param, m.state, formulas[m.group]) for m in members]
         self._check_apart()
         self.masters = Masters(self.params, [kept.get(MASTER) for kept in self._states])
@@ -94,7 +97,7 @@ class Bucket:
         self._count_scalars()
         self._plans: Recent[tuple, _Planned] = Recent()  # by kind of gradients
         self._of_graphs: list[_Planned] = []
-        self._moved = False
+        self._moved = False  # whether the plan has yet to be told
         self._hidden: list[int] = []  # whose states PyTorch does not have yet
         self._early = bool(self._formula.first)  # whether some tensor may have its first step ahead
         self._watched = [Watched(self.params)]
@@ -149,13 +152,18 @@ class Bucket:
             elif not slot.optional:  # PyTorch has none, and what a step leaves there is not needed
                 slots[slot.name] = list(map(coded.zeros if formula.coded else torch.zeros_like, params))
         slots = {name: arrays_of([local(x) for x in tensors]) for name, tensors in slots.items()}
-        slots["grads"] = self.gradients.arrays()
         if formula.blocks is not None:
             slots["blocks"] = [self._formulas[k].blocks for k in self._groups]
-        by_position = [slots.pop(slot.name) for slot in row.slots if not slot.optional]
+        make: Any = gpu.lazy_plan if self._lazy else gpu.plan
+        grads = self.gradients.arrays() if self._lazy else [self.gradients.arrays()]
+        by_position = [slots.pop("params"), *grads, *(slots.pop(x.name) for x in row.slots[2:] if not x.optional)]
+        with self._reworded():
+            return make(formula.routine, *by_position, **slots, **self._gate.arrays, **formula.choices, **self._numbers)
+
+    @contextmanager
+    def _reworded(self) -> Iterator[None]:
         try:
-            return gpu.plan(formula.routine, *by_position, **slots, **self._gate.arrays, **formula.choices,
-                            **self._numbers)
+            yield
         except (TypeError, ValueError) as error:
             raise type(error)(self._in_pytorchs_words(str(error))) from None
 
@@ -165,13 +173,14 @@ class Bucket:
         if not found or int(found[2]) >= len(self._members):
             return message
         slot, where = found[1].removesuffix("s"), self._members[int(found[2])].label
-        keys = {"grad": ": grad", "master_param": f": state[{MASTER!r}]"}
+        keys = {"grad": ": grad", "value": ": grad", "master_param": f": state[{MASTER!r}]"}
         keys |= {ours.removesuffix("s"): f": state[{key!r}]" for ours, key in self._formula.states.items()}
         return f"{where}{keys.get(slot, '')}: {found[3]}"
 
     def is_current(self) -> bool:
         """Whether parameters and states are the tensors that the plans have; ``param.data = x`` moves one."""
-        if not all(watched.is_current() for watched in self._watched):
+        turned = any(x.grad is not None and x.grad.is_sparse != self._lazy for x in self._turning)
+        if turned or not all(watched.is_current() for watched in self._watched):
             return False
         if self._formula.counts and self.steps.written():
             self.steps.begin(whole(self._labels, self.steps.shown.tolist()))
@@ -182,17 +191,22 @@ class Bucket:
         return True
 
     def compare(self) -> bool:
-        """Look up the gradients; returns whether any has moved, appeared or disappeared since the last step."""
+        """Pass the gradients to the plan; returns whether any has moved, appeared or disappeared since the last."""
         self._moved |= (moved := self.gradients.compare())
         if self.gradients.kind is not self._plans.last and self.gradients.kind != self._plans.last:
             self.settle()
             self._choose(self.gradients.kind)
             self._see()
+        follow_stream(self._now.plan, self._skipped.device)
+        if self._moved:
+            with self._reworded():
+                self.gradients.pass_to(self._now.plan)
+            self._moved = False
         return moved
 
     def _choose(self, kind: tuple) -> None:
         """Choose the plan for gradients of a kind: the one used last for that kind, or a new one."""
-        planned = self._plans.get(kind) or _Planned(self._made())
+        planned = self._now if self._lazy else self._plans.get(kind) or _Planned(self._made())
         if self._now.captured:  # its tables are a graph's
             self._of_graphs.append(self._plans.pop(self._plans.last))
         if kind in self._plans:
@@ -208,14 +222,10 @@ class Bucket:
 
     def step(self) -> None:
         """Update the parameters by the gradients that were looked up."""
-        follow_stream(self._now.plan, self._skipped.device)
         captured = self._on_gpu and torch.cuda.is_current_stream_capturing()
         for i in self._hidden:
             self._members[i].state.put(self._states[i])
         self._hidden = []
-        if self._moved:
-            self.gradients.pass_to(self._now.plan)
-            self._moved = False
         if not self._stepped:
             return
         if self._early or self._formula.by_step:

@@ -31,6 +31,7 @@ class Formula(NamedTuple):
         blocks: of a routine for matrices, how it cuts a tensor of the group into matrices.
         masters: the kind of masters of 16-bit parameters.
         coded: whether states have 8 bits.
+        lazy: whether sparse gradients update only the rows that they name.
     """
 
     routine: str
@@ -44,6 +45,7 @@ class Formula(NamedTuple):
     blocks: Blocks | None = None
     masters: str | None = None
     coded: bool = False
+    lazy: bool = False
 
     @property
     def row(self) -> Routine:

@@ -104,3 +104,51 @@ class Gradients:
             kind = TypeError if grad.layout is torch.strided else RuntimeError  # which PyTorch raises for sparse ones
             raise kind(f"{self._label(i)}: {because}")
         require_alike(self._label(i), grad, self._params[i])
+
+
+class Rows:
+    """The sparse gradients of some parameters, as a lazy plan reads them: the rows that they name, and their values.
+
+    Attributes:
+        kind: the dtype of each, ``None`` if there is none.
+        present: whether each parameter has one.
+    """
+
+    def __init__(self, params: Sequence[Tensor], label: Callable[[int], str]) -> None:
+        """Read the gradients of some parameters; ``label`` returns the name of one's gradient in errors."""
+        self._params, self._label = params, label
+        self.compare()
+
+    def compare(self) -> bool:
+        """Read the current gradients; returns True, since a lazy plan takes them in each step.
+
+        Raises:
+            RuntimeError, TypeError, ValueError: a gradient has several sparse dimensions, differs from its parameter in
+                shape or device, or names, on the CPU, a row that is none; the message names it.
+        """
+        found = [(None, None) if x.grad is None else self._parts(i, x, x.grad) for i, x in enumerate(self._params)]
+        self._indices, self._values = map(list, zip(*found, strict=True))
+        self.kind = tuple(None if values is None else values.dtype for values in self._values)
+        self.present = np.array([dtype is not None for dtype in self.kind])
+        return True
+
+    def arrays(self) -> tuple[list[Any], list[Any]]:
+        """The rows and the values for a plan, by parameter; ``None`` if there is no gradient."""
+        return arrays_of(self._indices), arrays_of(self._values)
+
+    def pass_to(self, plan: Any) -> None:
+        """Make a lazy plan read the gradients."""
+        plan.rebind(*self.arrays())
+
+    def _parts(self, i: int, param: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+        if grad.sparse_dim() != 1:
+            raise RuntimeError(f"{self._label(i)}: expected one sparse dimension, got {grad.sparse_dim()}")
+        require_alike(self._label(i), grad, param)
+        rows, values = (x.detach().resolve_neg().contiguous() for x in (grad._indices()[0], grad._values()))
+        if not grad.is_cuda:  # PyTorch could not add to a sparse gradient whose memory NumPy has shared
+            rows, values = rows.clone(), values.clone()
+        if because := unusable(values):
+            raise TypeError(f"{self._label(i)}: {because}")
+        if not rows.is_cuda and (wrong := rows[(rows < 0) | (rows >= len(param))]).numel():  # a GPU leaves it out
+            raise ValueError(f"{self._label(i)}: expected rows from 0 to {len(param) - 1}, got {wrong[0]}")
+        return rows, values

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from refopt.checks.arguments import chosen
+from refopt.cpu.lazy import LAZY
 from refopt.torch import coded, host, options
 from refopt.torch.arrays import has_memory, refusal, require_apart, unusable
 from refopt.torch.formulas import Formula, plain
@@ -17,7 +19,7 @@ from refopt.torch.states import check_loaded, restore
 Group = dict[str, Any]
 NO_OPTIONS = "params", "param_names"  # entries of a group
 # Options that PyTorch's classes do not have.
-OPTIONS = "masters", "states", "seed", "blocks", "restarts", "compute", "beta2", "use_muon"
+OPTIONS = "masters", "states", "sparse", "seed", "blocks", "restarts", "compute", "beta2", "use_muon"
 
 
 class Grouped(Optimizer):
@@ -26,6 +28,7 @@ class Grouped(Optimizer):
     formula: "ClassVar[staticmethod[[Any], Formula]]"
     _masters: str | None
     _states: str | None
+    _sparse: str | None
     _rounding: str
     _seed: int
     _state: Any
@@ -76,12 +79,17 @@ class Grouped(Optimizer):
         return self._formula(k, group)
 
     def _formula(self, k: int, group: Group) -> Formula:
-        masters, states = group.get("masters", self._masters), group.get("states", self._states)
-        formula = type(self).formula(group)._replace(masters=masters, coded=states is not None)
+        masters, states, sparse = (group.get(x, getattr(self, f"_{x}")) for x in ("masters", "states", "sparse"))
+        formula = type(self).formula(group)._replace(masters=masters, coded=states is not None, lazy=sparse is not None)
         for name, given, usual in (("rounding", self._rounding, "nearest"), ("states", states, None)):
             if given != usual and not formula.row.elementwise:
                 expected = f"expected {usual!r}, since {formula.routine} is not elementwise"
                 raise ValueError(f"{self._group_label(k)}: {name}: {expected}, got {given!r}")
+        if formula.lazy:
+            of_lazy = {"routine": (formula.routine, LAZY), "masters": (masters, (None, "fp32")),
+                       "states": (states, (None,)), "rounding": (self._rounding, ("nearest",))}
+            for name, (given, known) in of_lazy.items():
+                chosen(f"{self._group_label(k)}: {name} beside sparse={sparse!r}", given, known)
         if self._rounding == "nearest":
             return formula
         choices = formula.choices | {"rounding": self._rounding}

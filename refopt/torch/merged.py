@@ -18,7 +18,8 @@ from refopt.torch.states import Member, real_dtype
 from refopt.torch.watched import States
 
 # Arguments.
-OWN = "masters", "states", "compare_masters", "max_norm", "norm_type", "error_if_nonfinite", "rounding", "seed"
+OWN = ("masters", "states", "sparse", "compare_masters", "max_norm", "norm_type", "error_if_nonfinite", "rounding",
+       "seed")
 
 
 class Merged(Grouped):
@@ -36,6 +37,11 @@ class Merged(Grouped):
             element, in the state a flat tensor of uint8; floats that are loaded are rounded to it, and it is loaded as
             floats where this is ``None``. Parameters are contiguous, and not fp64; shards are whole groups of 32
             elements, and their states have axes. Groups may have an option of this name.
+        sparse: ``"rows"`` for lazy steps of SGD, Adam, AdamW and Adagrad by sparse gradients, as of
+            ``torch.nn.Embedding(sparse=True)``: only the rows that a gradient names are updated, also by momentum and
+            weight decay, while the number of steps is the parameter's, as in ``torch.optim.SparseAdam``
+            (`refopt.cpu.merged_lazy`). A row may occur several times. A step by a dense gradient updates all rows.
+            ``None`` refuses sparse gradients. Groups may have an option of this name.
         compare_masters: whether each step compares all fp32 masters with the stored parameters, and updates those that
             do not round to them. Otherwise masters follow the writes to a parameter that PyTorch counts; it does not
             count those through ``param.data``.
@@ -58,19 +64,21 @@ class Merged(Grouped):
         TypeError, ValueError: naming the argument or the parameter: complex, sparse and integer parameters, those that
             share memory, LARS, LAMB, NovoGrad or Muon of a parameter that is sharded, ``differentiable=True``, a group
             with ``max_norm``, or what PyTorch's class refuses. The optimizer is as it was then.
-        RuntimeError: at a step, naming the parameter: a gradient is sparse.
+        RuntimeError: at a step, naming the parameter: a gradient is sparse, without ``sparse="rows"`` or in several
+            dimensions.
     """
 
     _step_supports_amp_scaling = True
 
     def __init__(
-        self, *args: Any, masters: str | None = None, states: str | None = None, compare_masters: bool = False,
-        max_norm: float | None = None, norm_type: float = 2.0, error_if_nonfinite: bool = False,
-        rounding: str = "nearest", seed: int = 0, **named: Any,
+        self, *args: Any, masters: str | None = None, states: str | None = None, sparse: str | None = None,
+        compare_masters: bool = False, max_norm: float | None = None, norm_type: float = 2.0,
+        error_if_nonfinite: bool = False, rounding: str = "nearest", seed: int = 0, **named: Any,
     ) -> None:
         where = type(self).__name__
-        self._masters = chosen(f"{where}: masters", masters, options.CHOICES["masters"])
-        self._states = chosen(f"{where}: states", states, options.CHOICES["states"])
+        self._masters, self._states, self._sparse = (
+            chosen(f"{where}: {name}", value, options.CHOICES[name])
+            for name, value in (("masters", masters), ("states", states), ("sparse", sparse)))
         self._compare_masters = flag(f"{where}: compare_masters", compare_masters)
         self._max_norm = self._checked_norm(max_norm)
         self._norm_type = number(f"{where}: norm_type", norm_type, above=0)
@@ -210,10 +218,11 @@ class Merged(Grouped):
                 self._check_param(k, i, param, formula)  # its data may be others than at construction
                 member = Member(param, self._label(k, i), k, self._state.of(param))
                 check_state(f"{member.label}: state", member.state, formula)
-                kinds.setdefault((param.device, real_dtype(param), formula.kind), []).append(member)
+                lazy = formula.lazy and param.grad is not None and param.grad.is_sparse
+                kinds.setdefault((param.device, real_dtype(param), lazy, formula.kind), []).append(member)
         self._clips_here = self._takes_norm_here(kinds)
         multiplied = self._multiplied or (self._max_norm is not None and not self._clips_here)
-        buckets = [Bucket(members, formulas, self._looked) for members in kinds.values()]
+        buckets = [Bucket(members, formulas, self._looked, lazy) for (_, _, lazy, _), members in kinds.items()]
         gates = []
         for device in dict.fromkeys(device for device, *_ in kinds):
             here = [bucket for bucket in buckets if bucket.params[0].device == device]
@@ -233,9 +242,9 @@ class Merged(Grouped):
         self._recorded = Recorded(self.param_groups)
 
     def _takes_norm_here(self, kinds: Mapping[tuple, list[Member]]) -> bool:
-        """Whether one check computes the norm of all gradients: one device and arithmetic type, nothing sharded."""
-        places = {(device, real) for device, real, _ in kinds}
-        parts = any(is_dtensor(member.param) for members in kinds.values() for member in members)
+        """Whether one check computes the norm of all gradients: dense, of one device and arithmetic type, unsharded."""
+        places = {(device, real) for device, real, *_ in kinds}
+        parts = any(lazy or is_dtensor(member.param) for (_, _, lazy, _), of in kinds.items() for member in of)
         return self._norm_type == 2 and len(places) <= 1 and not parts and self._given is None
 
     def _holds(self) -> bool:
@@ -256,7 +265,7 @@ class Merged(Grouped):
                 changed = [name for name, x in new.items() if x != old[name]]
                 options.check(self._group_label(k), new, changed, group["params"])
                 formulas[k] = self._formula(k, group)
-                if len({(x.kind, x.blocks, x.masters) for x in (formulas[k], self._formulas[k])}) > 1:
+                if len({(x.kind, x.blocks, x.masters, x.lazy) for x in (formulas[k], self._formulas[k])}) > 1:
                     return False
         for bucket in self._buckets or ():
             bucket.set(formulas)

@@ -13,7 +13,7 @@ from refopt.cpu.newton_schulz import restarting, schedule
 from refopt.torch.formulas import plain
 
 CHOICES = {
-    "masters": (None, "fp32", "remainder", "remainder8"), "states": (None, "8bit"),
+    "masters": (None, "fp32", "remainder", "remainder8"), "states": (None, "8bit"), "sparse": (None, "rows"),
     "adjust_lr_fn": (None, *MUON.choices["adjust_lr"]),
     "compute": tuple(x for x in MUON.choices["compute"] if x != "float64"),  # which takes parameters of fp64
 }

@@ -79,7 +79,7 @@ def total_norm(params: Sequence[Tensor], norm_type: float) -> Tensor:
 
 
 def _norm(parts: Sequence[Tensor], norm_type: float) -> Tensor:
-    some = [part for part in parts if part.numel()]
+    some = [x for part in parts if (x := part.coalesce().values() if part.is_sparse else part).numel()]
     return torch.nn.utils.get_total_norm(some, norm_type) if some else torch.zeros((), device=parts[0].device)
 
 

@@ -12,8 +12,8 @@ from maps.collect import ROOT, Item, head
 
 PAGE = ROOT / "docs" / "torch-options.md"
 # Of every class, and described together.
-SHARED = {"masters": None, "states": None, "compare_masters": False, "max_norm": None, "norm_type": 2.0,
-          "error_if_nonfinite": False, "rounding": "nearest", "seed": 0}
+SHARED = {"masters": None, "states": None, "sparse": None, "compare_masters": False, "max_norm": None,
+          "norm_type": 2.0, "error_if_nonfinite": False, "rounding": "nearest", "seed": 0}
 # Other values than the default, of options that do not take half of it.
 OTHERS = {"ns_steps": 3, "adjust_lr_fn": "match_rms_adamw", "blocks": (2, 1, "matrix"),
           "restarts": (2, 4), "compute": "float16", "beta2": 0.9}
@@ -21,6 +21,7 @@ ABOUT = {
     "masters": '`"fp32"` keeps an fp32 master of each parameter of fp16 or bf16, `"remainder"` the 16 bits that an '
                'fp32 number has beyond its bf16, `"remainder8"` the first 8; `master_param` in the state',
     "states": '`"8bit"` keeps the states of elementwise routines in 8 bits',
+    "sparse": '`"rows"` updates only the rows that sparse gradients name, in SGD, Adam, AdamW and Adagrad',
     "compare_masters": "whether each step compares fp32 masters with what their parameters store, for writes through "
                        "`param.data`, which PyTorch does not count",
     "max_norm": "the gradients are clipped to this norm of all of them, by a scan on the device",

@@ -1,9 +1,11 @@
 """Gradients and parameters of every kind that a model has: none, late, in several dtypes, of any size and strides."""
 
+import numpy as np
 import pytest
 
-from pytorch.subjects import BUSY, LR, all_bits, bits, class_of, drawn, every_class, torch
+from pytorch.subjects import BETAS, BUSY, LR, all_bits, bits, class_of, drawn, every_class, ours, torch
 from pytorch.trials import assert_alike, held, held_step, new_gradients, one, pair, parameters, steps
+from refopt import cpu
 
 SKIPPED = {0: {0, 3}, 1: {0, 1}, 2: set(), 3: {0, 1, 2, 3}, 4: {1}, 5: {0, 1, 2, 3}}  # which have gradients, by step
 
@@ -165,6 +167,31 @@ def test_a_parameter_is_the_same_object():
         loss.backward()
 
 
-def test_a_step_to_be_differentiated_is_refused():
-    with pytest.raises(ValueError, match="AdamW: differentiable: expected False, since kernels are not part of"):
-        class_of("AdamW")(parameters(), lr=LR, differentiable=True)
+@pytest.mark.parametrize(("name", "options"), [("AdamW", BETAS), ("Adam", {"eps": 0}), ("Adagrad", {"lr_decay": 0.5}),
+                                               ("SGD", {}), ("SGD", {"momentum": 0.875, "dampening": 0.5})])
+def test_lazy_steps(name, options):
+    """Are the reference's (N22), also from a checkpoint and under a scaler; dense gradients beside take usual ones."""
+    params, (of_peer, *others), (table, _) = (parameters(((7, 3), (2, 2))) for _ in range(3))
+    optimizer, alone = (class_of(name)(x, lr=LR, sparse=y, **options) for x, y in ((params, "rows"), (others, None)))
+    peer, formula = torch.optim.SparseAdam([of_peer], lr=LR, eps=1e-30), alone.formula(alone.param_groups[0])
+    own = {x.name: [np.full(1 if x.scalar else (7, 3), formula.numbers.get(x.initial, x.initial or 0), np.float32)]
+           for x in formula.row.slots[2:] if not x.optional}
+    for step, taken in enumerate([0, 1, 0, 2, 3]):  # by the table, which has no gradient at first, then a skipped one
+        rows, values = torch.tensor([5, 1, 5, 0, 1, step, 5]), drawn((7, 3), torch.Generator().manual_seed(step))
+        of_peer.grad = torch.sparse_coo_tensor(rows[None], values, (7, 3), check_invariants=True)
+        new_gradients([*params, *others], step)
+        params[0].grad, others[0].grad = (2 * of_peer.grad if step else None), params[1].grad
+        for each in (optimizer, alone):
+            each.grad_scale, each.found_inf = torch.tensor(2.0), torch.tensor(float(step == 2))
+            each.step()
+        if taken:
+            given = *([x.detach().numpy()] for x in (table, rows, values)), *own.values()
+            cpu.merged_lazy(formula.routine, *given, **{x: formula.number_at(x, taken) for x in formula.numbers})
+            peer.step()
+        if step == 3:
+            saved, optimizer = optimizer.state_dict(), class_of(name)(params, lr=LR, sparse="rows", **options)
+            optimizer.load_state_dict(saved)
+    assert bits(params[0]) == bits(table) and bits(params[1]) == bits(others[0])
+    assert all(bits(optimizer.state[params[0]][x]) == bits(torch.tensor(own[k][0])) for k, x in formula.states.items())
+    assert name != "Adam" or torch.allclose(params[0], of_peer, rtol=1e-5, atol=1e-5)
+    assert ours.clip_grad_norm_([optimizer], 1).isclose(torch.cat([x.grad.to_dense().flatten() for x in params]).norm())

@@ -23,7 +23,7 @@ def grouped(params):
 # A group, a number of it, and what is said; without a number a gradient is sparse.
 WRONG = {"rate": (1, {"lr": -1.0}, ValueError, "lr"),
          "number": (0, {"weight_decay": float("nan")}, ValueError, "coeff|weight_decay|l2_decay"),
-         "norm of a group": (1, {"max_norm": 0.5}, ValueError, r"groups\[1\]\['max_norm'\]: expected none in a group"),
+         "rows": (1, {"sparse": "rows", "masters": "remainder"}, ValueError, "(masters|routine) beside sparse='rows'"),
          "sparse": (1, {}, RuntimeError, r"param_groups\[1\]\['params'\]\[1\]: grad: .*sparse")}
 
 
