@@ -132,7 +132,13 @@ def assert_others_kept(routine, before, after, steps):
         for name in before.keys() - LAZY[routine].scalars:
             if before[name][i] is not None:
                 x, y = (np.delete(slots[name][i], seen, axis=0) for slots in (before, after))
-                assert x.tobytes() == y.tobytes()
+                assert x.tobytes() == y.tobytes(), "N22, a row without a gradient"
+
+
+def assert_lawful(routine, count, slots, steps):
+    after = reference(routine, count, slots, steps)
+    assert_others_kept(routine, slots, after, steps)
+    assert_same(by_hand(routine, count, slots, steps), after, "N22, a step")
 
 
 @each
@@ -140,10 +146,26 @@ def assert_others_kept(routine, before, after, steps):
 @example(*HOT)
 def test_a_lazy_step_is_that_of_its_rows_alone(routine, count, tables, dtypes, seed):
     """Values are added in the order of occurrence; rows without a gradient keep every bit, NaN included."""
-    slots, steps = made(routine, count, tables, dtypes, seed)
-    after = reference(routine, count, slots, steps)
-    assert_same(by_hand(routine, count, slots, steps), after, "N22, a step")
-    assert_others_kept(routine, slots, after, steps)
+    assert_lawful(routine, count, *made(routine, count, tables, dtypes, seed))
+
+
+def of_all_rows(indices, values, param):
+    """A gradient of 0 for rows that have none, as in a dense step, which decays them and their moments."""
+    return np.arange(len(param)), np.stack([values[indices == row].sum(0) for row in range(len(param))])
+
+
+def of_last_values(indices, values, param):
+    """Of a row that occurs several times, the last value alone: it overwrites the others."""
+    rows, last = np.unique(indices[::-1], return_index=True)
+    return rows, values[::-1][last]
+
+
+@pytest.mark.parametrize(("summed", "law"), [(of_all_rows, "without a gradient"), (of_last_values, "a step")])
+def test_a_planted_fault_breaks_its_law(monkeypatch, summed, law):
+    given = made("adamw", "global", [(6, (3,), [[4, 2, 4]] * STEPS)], ["float32"], 2)
+    monkeypatch.setattr("refopt.cpu.lazy.summed", summed)
+    with pytest.raises(AssertionError, match=law):
+        assert_lawful("adamw", "global", *given)
 
 
 @pytest.mark.clause("N4")

@@ -42,7 +42,7 @@ def why(report):
 # was made for the first, 28, and of the 25 of the third 16. Beside each is what names it now. Each takes a second or
 # more: make test has some of each.
 OF_TEXTS = [(f"{of}, {routine}: {name}", routine, partial(step_of, routine, changes), reason)
-            for of, table in (("known", KNOWN), ("first", FIRST), ("second", SECOND_SET), ("third", THIRD_SET))
+            for of, table in (("first", FIRST), ("second", SECOND_SET), ("third", THIRD_SET), ("known", KNOWN))
             for routine, bugs in table.items() for name, (changes, reason) in bugs.items()]
 OF_LIBRARY = [(mutant.name, mutant.routine, mutant.step, mutant.reason) for mutant in MUTANTS if mutant.reason]
 

@@ -33,7 +33,7 @@ WEIGHTS = DECAYS | {"lr", "mu", "beta1", "beta2", "rho", "local_lr"}  # factors 
 def of_rule(row: Routine) -> tuple[Hypothesis, ...]:
     """A hypothesis for each expression of a routine's rule, and each value that it may have instead."""
     rule = base_rule(row)
-    summed = [Value(text, by, ()) for text, by in norms.summands()]
+    summed = [Value(text, by, ()) for text, by in norms.summands(2)]  # of one norm
     hypotheses: list[tuple[int, Hypothesis]] = []
     for function in formulas(rule):
         tree = source(function)

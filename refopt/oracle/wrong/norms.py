@@ -49,16 +49,17 @@ def of_largest(x: Any) -> Any:
     return part(x, k, k + 1)
 
 
-def summands() -> Iterator[tuple[str, Callable[[Any], Any]]]:
-    """Changes to the elements for a norm only; ``{}`` is the original."""
+def summands(most: int = 8) -> Iterator[tuple[str, Callable[[Any], Any]]]:
+    """Changes to the elements for a norm only, as of up to ``most`` ranks; ``{}`` is the original."""
     yield "sizes of {} (1-norm) instead of their squares", of_sizes
     yield "{} with the mean of squares instead of their sum", lambda x: x / float(np.sqrt(max(count_of(x), 1)))
     yield "the largest of {} alone (infinity norm)", of_largest
     for ranks in (2, 3, 4, 8):
-        for rank, up in itertools.product(range(ranks), (False, True)):
+        for rank, up in itertools.product(range(ranks) if ranks <= most else (), (False, True)):
             share = f"the {('first', 'second')[rank]} half" if ranks == 2 else f"part {rank + 1} of {ranks}"
             yield f"{share} of {{}} alone", partial(of_rank, rank=rank, ranks=ranks, up=up)
     for block in BLOCKS:
         yield f"{{}} without the tail after whole blocks of {block}", partial(of_whole_blocks, block=block)
         yield f"the first {block} elements of {{}} alone", partial(part, first=0, last=block)
+    for block in BLOCKS if most > 2 else ():
         yield f"every second block of {block} of {{}} alone", partial(of_every_second_block, block=block)
