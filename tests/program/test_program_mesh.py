@@ -68,7 +68,7 @@ AFTER = (passes.fuse_reduces, passes.fuse_broadcasts, passes.batch_owners, passe
 @pytest.mark.clause("N11")
 @given(make=st.sampled_from([amp_program, step_program]), pods=st.sampled_from([1, 2]), element=st.booleans(),
        chain=st.lists(st.sampled_from(AFTER), min_size=1, max_size=4, unique=True), first=st.booleans(),
-       optimizer=st.sampled_from(["adam", "lamb"]))
+       optimizer=st.sampled_from(["adam", "lamb", {name: "muon" if name == "a.w" else "adam" for name, _ in PARAMS}]))
 @few(57)
 def test_any_passes_after_shards_on_a_mesh(make, pods, element, chain, first, optimizer):
     """All ranks find what fits together, whatever an owner alone sums along one further axis or two."""

@@ -62,12 +62,16 @@ def test_on_devices(chain):
     assert not violation(few, "gpu")
 
 
-@pytest.mark.parametrize("chain", [("shard", {"rule": "greedy"}), ("shard_elements", {})])
+@pytest.mark.parametrize("chain", [("shard", {"rule": "greedy"}), ("shard_elements", {}),
+                                   ("preset", {"name": "sharded_by_element"})])
 def test_owners_have_whole_matrices(chain):
     """One rank updates each, and has its momentum, also where all else is cut by element."""
     sharded = case(chain)
     programs = sharded.rewritten()
-    assert not sharded.reasons[0][2] and not violation(sharded)
+    assert chain[0] == "preset" or not sharded.reasons[0][2]
+    assert not violation(sharded) and {"batch", "reduce"} & {op.type for op in programs[0].main} == {
+        "batch" if chain[0] == "preset" else "reduce"}
+    assert all(any(name in MATRICES for op in updates(each) for name in op.outputs["params"]) for each in programs)
     for name in MATRICES:
         owners = [k for k, each in enumerate(programs) if any(name in op.outputs["params"] for op in updates(each))]
         kept = [k for k, each in enumerate(programs) if f"{name}_velocity_0" in each.vars]
