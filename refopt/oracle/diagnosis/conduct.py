@@ -138,9 +138,8 @@ def _gradients(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
     def protected(subject: Any, case: Case) -> Outcome:
         got: Outcome = {}
         for k, step in enumerate(case.steps):
-            there = {name: values for name, values in got.items() if case.slots[name] is not None}
-            mine = copied({"grads": case.grads})
-            got = got | subject.run(case.replace(steps=[step], count=case.count + k, **(there | mine)))
+            there = {name: x for name, x in got.items() if case.slots[name] is not None} | copied({"grads": case.grads})
+            got = got | subject.run(case.replace(steps=[step], count=case.count + k, **there))
         return copied(got)
 
     texts = [f"{name} aliases the gradient: the gradient's own array is kept as the state" for name in states]

@@ -50,8 +50,7 @@ class Explainer(Weighing):
         rough = ((h,) for h in self.named if h.kind == "rough")
         if full := _full(self._tried(rough)) or _full(self._tried(self._pairs(), SHARES["pair"])):
             return full
-        partly = sorted(single + self._by_slot(), key=lambda x: -x.share)
-        return [x for x in partly if x.share >= PARTLY][:3]
+        return _partly(single + self._by_slot())
 
     def _scaled(self) -> Iterator[Hypothesis]:
         """Hypotheses that the update has a factor, for each step, if the elements of a tensor share one."""
@@ -153,6 +152,11 @@ def _is_of(factor: float, numbers: Iterable[float]) -> bool:
 def _begins(text: str, name: str) -> bool:
     """Whether an explanation is a hypothesis, perhaps only for some steps, or begins with it."""
     return text == name or text.startswith(tuple(name + more for more in (", in", ", up", ", from", ", for", " and ")))
+
+
+def _partly(explanations: list[Explanation]) -> list[Explanation]:
+    """The explanations with the largest shares."""
+    return [x for x in sorted(explanations, key=lambda x: -x.share) if x.share >= PARTLY][:3]
 
 
 def _full(explanations: list[Explanation]) -> list[Explanation]:
