@@ -43,6 +43,12 @@ def routine_of(op: Op) -> Routine | None:
     return KNOWN.get(op.type.removeprefix(MERGED))
 
 
+def norms_of(op: Op) -> int:
+    """How many norms of each of its tensors an op takes."""
+    routine = routine_of(op)
+    return routine.norms if routine and op.inputs["params"] else 0
+
+
 def update_types(graph: Graph) -> frozenset[str]:
     """The types of a step's ops that are routines."""
     return frozenset(kind for kind in {op.type for op in graph.main} if kind.removeprefix(MERGED) in KNOWN)

@@ -13,7 +13,7 @@ from refopt.catalog import KNOWN
 from refopt.checks.arguments import whole
 from refopt.program.model import Op
 from refopt.program.ops.coalescing import padded, part_size
-from refopt.program.ops.updates import SHARED, routine_of, uncut
+from refopt.program.ops.updates import SHARED, norms_of, routine_of, uncut
 from refopt.program.passes import dependencies
 from refopt.program.passes.collectives import checked
 from refopt.program.passes.dependencies import title
@@ -92,7 +92,7 @@ def _norms_together(program: Program) -> Program:
     """
     for name, routine in KNOWN.items():
         program = fuse_optimizer(program, name, "merged").program if routine.norms else program
-    places = [i for i, op in enumerate(program.main) if getattr(routine_of(op), "norms", 0)]
+    places = [i for i, op in enumerate(program.main) if norms_of(op)]
     ops = [program.main[i] for i in places]
     if len(places) < 2 or dependencies.among(program, ops) or dependencies.between(program, places):
         return program
@@ -234,8 +234,7 @@ class _Search:
 
 def _whole(op: Op) -> bool:
     """Whether an update needs more of its tensors than norms and elements."""
-    routine = routine_of(op)
-    return routine is not None and not routine.norms and uncut(op) != ""
+    return not norms_of(op) and uncut(op) != ""
 
 
 def _of_pairs(op: Op, name: str, own: set[str]) -> bool:

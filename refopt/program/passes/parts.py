@@ -13,7 +13,7 @@ from refopt.checks.dtypes import ITEM_SIZES, arithmetic, stored_shape
 from refopt.program.model import UNKNOWN, Op, Part, Var
 from refopt.program.ops.coalescing import TILE
 from refopt.program.ops.mixed_precision import tiles_of
-from refopt.program.ops.updates import MERGED, SHARED, routine_of
+from refopt.program.ops.updates import MERGED, SHARED, norms_of, routine_of
 from refopt.program.passes.cast import without_masters
 from refopt.program.passes.coalesce import coalesce_op
 from refopt.program.passes.dependencies import among
@@ -206,7 +206,7 @@ class Rewriting:
         """
         main, runs = self._program.main, list[list[int]]()
         for i, op in enumerate(main):
-            if self._norms(op):
+            if norms_of(op):
                 last = runs[-1] if runs and runs[-1][-1] == i - 1 else []
                 if last and not among(self._program, [main[j] for j in (*last, i)]):
                     last.append(i)
@@ -226,7 +226,7 @@ class Rewriting:
         for real in dict.fromkeys(map(self._real, updates)):
             cut_updates, counts = list[Op](), list[int]()
             for op in (op for op in updates if self._real(op) == real):
-                cut, places, norms = self._cut(op), list[tuple[int, ...]](), self._norms(op)
+                cut, places, norms = self._cut(op), list[tuple[int, ...]](), norms_of(op)
                 for k in cut:
                     places.append(tuple(range(len(counts), len(counts) + norms)))
                     counts += [tiles_of(self._program.vars[op.inputs["params"][k]].shape)] * norms
@@ -264,12 +264,6 @@ class Rewriting:
     def _real(self, op: Op) -> str:
         """The arithmetic type of an update."""
         return np.dtype(arithmetic(self._program.vars[op.inputs["params"][0]].dtype)).name
-
-    @staticmethod
-    def _norms(op: Op) -> int:
-        """How many norms of a tensor an op takes."""
-        routine = routine_of(op)
-        return routine.norms if routine else 0
 
     def _update(self, op: Op) -> list[Op]:
         """The update of the rank's parts, including states."""
