@@ -43,7 +43,7 @@ def parameters(dtype: str, master: str | None, seed: int = 0) -> tuple[list[np.n
         exact[1:] = [storage.from_words(storage.words(x) & 0xFFFF0000 | 0x8000) for x in exact[1:]]
     exact[ZERO_PARAM][...] = 0
     if master == "uint16":
-        halves = [storage.split(x) for x in exact]
+        halves = [storage.split(x, master) for x in exact]
         return [param for param, _ in halves], [remainder for _, remainder in halves]
     return [x.astype(numpy_dtype(dtype)) for x in exact], exact if master else None
 
