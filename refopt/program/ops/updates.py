@@ -334,8 +334,8 @@ def norm_tiles(context: Context, op: Op) -> Runner:
     """`tiles` receives the sums of squares of tiles that an update of `routine` needs; `params` may be empty.
 
     Those of each tensor and norm begin at its place in `positions`; the rest is +0, or stays if `tiles` is also an
-    input. The tensors are parts that begin at a tile. A device also stores the new states that the norms depend on; so only
-    the update with the joined sums, on the same tensors, completes a step.
+    input. The tensors are parts that begin at a tile. A device also stores the new states that the norms depend on; so
+    only the update with the joined sums, on the same tensors, completes a step.
     """
     return _NormTiles(context, op, KNOWN[op.attrs["routine"]])
 
