@@ -170,11 +170,12 @@ def saved(bound: Context, numbers: Mapping[str, Any]) -> dict[str, Any]:
     numbers = deepcopy(dict(numbers))
     state: dict[str, Any] = {"version": VERSION, "steps": bound.steps, "numbers": numbers}
     state |= {"params": {}, "states": {}, "others": {}}
-    for there in _everywhere(bound, numbers).values():
+    together = _together(bound)
+    for there in _everywhere(bound, together, numbers).values():
         one = _first_update(there)
         flat = np.empty(math.prod(one.shape), numpy_dtype(one.dtype))
         for root, piece in _cover(there):
-            flat[piece.first : piece.first + piece.size] = _sent(bound, root, piece, one.dtype)
+            flat[piece.first : piece.first + piece.size] = _sent(bound, together, root, piece, one.dtype)
         kind, name, *slot = one.key
         if slot:
             slots = {row.name: [None] for row in KNOWN[one.routine].slots if row.name not in ("params", "grads")}
@@ -191,12 +192,13 @@ Loaded = tuple[dict[str, np.ndarray], dict[str, Any], int]  # variables by name,
 
 def check(bound: Context, state: Any, check_numbers: Callable[[dict[str, Any]], None]) -> Loaded:
     """The variables, numbers and steps of a checkpoint; raises on all ranks if one refuses its checkpoint."""
-    everywhere = _everywhere(bound)
+    together = _together(bound)
+    everywhere = _everywhere(bound, together)
     try:
         loaded, refusal = _checked(bound, everywhere, state, check_numbers), None
     except (TypeError, ValueError) as error:
         loaded, refusal = None, error
-    same = loaded and (loaded if _together(bound) else ({}, *loaded[1:]))  # what must be the same on all ranks
+    same = loaded and (loaded if together else ({}, *loaded[1:]))  # what must be the same on all ranks
     told = _gathered(bound.comm, [str(refusal or ""), same and _digest(same)])
     if loaded is None:
         assert refusal is not None
@@ -319,11 +321,13 @@ def write(bound: Context, vars: Mapping[str, np.ndarray]) -> None:
         bound.backend.write(bound.arrays[copy], rounded)
 
 
-def _everywhere(bound: Context, numbers: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Held]:
-    """By name of a whole variable, the ranks that hold parts of it, and which; the same on all ranks."""
+def _everywhere(
+    bound: Context, comm: Any, numbers: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Held]:
+    """By name of a whole variable, the ranks that hold parts of it, and which; the same on all ranks of ``comm``."""
     there: dict[str, Held] = {}
     own = {name: each._replace(hypers=dict(each.hypers)) for name, each in wholes(bound.program, numbers).items()}
-    for rank, theirs in enumerate(_gathered(_together(bound), own)):
+    for rank, theirs in enumerate(_gathered(comm, own)):
         for name, (shape, dtype, pieces, key, routine, hypers) in theirs.items():
             one = Whole(tuple(shape), dtype, tuple(Piece(*x) for x in pieces), tuple(key), routine, hypers)
             there.setdefault(name, []).append((rank, one))
@@ -358,9 +362,8 @@ def _cover(there: Held) -> list[tuple[int, Piece]]:
     return chosen
 
 
-def _sent(bound: Context, root: int, piece: Piece, dtype: str) -> np.ndarray:
-    """A piece that one rank holds, sent to all ranks."""
-    comm = _together(bound)
+def _sent(bound: Context, comm: Any, root: int, piece: Piece, dtype: str) -> np.ndarray:
+    """A piece that one rank holds, sent to all ranks of ``comm``."""
     if comm is None or comm.rank == root:
         value = np.ascontiguousarray(bound.read(piece.name)).reshape(-1)[: piece.size]
     else:
