@@ -90,8 +90,9 @@ def shard_elements(
 def _norms_together(program: Program) -> Program:
     """A program whose updates that need norms are merged, and follow each other, so that ranks join all norms at once.
     """
-    for name, routine in KNOWN.items():
-        program = fuse_optimizer(program, name, "merged").program if routine.norms else program
+    for kind in dict.fromkeys(op.type for op in program.main):
+        if kind in KNOWN and KNOWN[kind].norms:
+            program = fuse_optimizer(program, kind, "merged").program
     places = [i for i, op in enumerate(program.main) if norms_of(op)]
     ops = [program.main[i] for i in places]
     if len(places) < 2 or dependencies.among(program, ops) or dependencies.between(program, places):
@@ -164,8 +165,11 @@ class _Search:
                 self.reasons.append(f"{each.param!r} is left to all ranks: {reason}")
             else:
                 able.append(each)
-        sizes = [math.prod(self._program.vars[each.param].shape) for each in able]
-        return [Owned(*pair) for pair in zip(able, largest_first(sizes, self._degree), strict=True)]
+        owners = largest_first([math.prod(self._program.vars[each.param].shape) for each in able], self._degree)
+        return [
+            Owned(each, tuple(self._sums[name][0] for name in each.sources), rank)
+            for each, rank in zip(able, owners, strict=True)
+        ]
 
     def _tensors(self) -> Iterator[Tensor]:
         """The tensors that ranks can divide; for others, a reason is added."""

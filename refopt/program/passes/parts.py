@@ -44,9 +44,10 @@ class Tensor(NamedTuple):
 
 
 class Owned(NamedTuple):
-    """A parameter that is not cut, and the rank that updates it."""
+    """A parameter that is not cut, places of the all-reduces of its gradients, and the rank that updates it."""
 
     tensor: Tensor
+    places: tuple[int, ...]
     rank: int
 
 
@@ -102,7 +103,7 @@ class Rewriting:
             name: span for bucket in buckets for each, span in zip(bucket.tensors, bucket.spans, strict=True)
             for name in (each.param, *each.sources, *each.made)
         }
-        for each, owner in owned:
+        for each, _, owner in owned:
             span = {owner: (0, math.prod(program.vars[each.param].shape))}
             self._spans |= dict.fromkeys((each.param, *each.sources, *each.made), span)
         self._vars: dict[str, Var] = {}
@@ -120,16 +121,15 @@ class Rewriting:
             params = [each.param for each in bucket.tensors]
             gather = self._collective("all_gather", self._own(params), [self._buffer("Param", params)])
             after.setdefault(max(each.updated for each in bucket.tensors), []).append(gather)
-        for each, owner in self._owned:
-            for source in each.sources:
-                place = next(i for i in program.users[source][1] if self._sums_up(program.main[i]))
+        for _, places, owner in self._owned:
+            for place in places:
                 op = program.main[place]
                 instead[place] = [op.replace(type="reduce", attrs={**op.attrs, "root": owner})]
         main = self._cuts(each.param for bucket in self._buckets for each in bucket.tensors)
         for i, op in enumerate(program.main):
             main += instead[i] if i in instead else self._part_of(op)
             main += after.get(i, [])
-        for (param, *_), owner in self._owned:
+        for (param, *_), _, owner in self._owned:
             sent = self._collective("broadcast", [param], [param])
             main.append(sent.replace(attrs={**sent.attrs, "root": owner}))
         kinds = {op.type.removeprefix(MERGED) for op in updates_of(program.replace(main=main))}
@@ -139,10 +139,6 @@ class Rewriting:
             vars={**program.vars, **self._vars}, startup=[*program.startup, *self._startup], main=main
         )
         return on_device(without_masters(changed, sorted(self._gone)), self._rank)
-
-    def _sums_up(self, op: Op) -> bool:
-        """Whether an op sums gradients over the ranks among which the program is divided."""
-        return op.type == "all_reduce" and op.attrs.get("axis") == self._along.get("axis")
 
     def _buffer(self, what: str, names: Sequence[str]) -> str:
         """The buffer of some gradients, or of parameters, made at startup."""
