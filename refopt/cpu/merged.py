@@ -57,23 +57,30 @@ def tensors(rule: Callable[..., tuple], call: checks.Call, own: Mapping[str, Any
 
 def run(
     every: list[Tensor], *, grad_factor: Any = None, found_inf: Any = None,
-    squares: Sequence[np.ndarray] | None = None, into: Callable[[list[list[np.ndarray]]], None] | None = None,
+    squares: Sequence[np.ndarray] | None = None,
 ) -> None:
     """Apply the rule to the current contents of tensors, as a merged function does.
 
-    Of tensors that are parts of others, and begin at a tile of these, norms are taken in two steps: ``into`` receives
-    for each part and norm the sums of its tiles, and nothing is modified; ``squares`` has for each part the sums of
-    squares of the whole.
+    Of tensors that are parts of others, ``squares`` has the sums of squares of the whole, which `tiles` begins.
     """
-    if found_inf is not None and found_inf.reshape(-1)[0] != 0:
-        return
-    factor = 1 if grad_factor is None else grad_factor.reshape(-1)[0]
+    factor = _factor(grad_factor, found_inf)
     with np.errstate(all="ignore"):
-        if into is not None:
-            into([tensor.tiles(factor) for tensor in every])
-            return
-        for k, tensor in enumerate(every):
+        for k, tensor in enumerate(every if factor is not None else ()):
             tensor.step(factor, None if squares is None else squares[k])
+
+
+def tiles(every: list[Tensor], *, grad_factor: Any = None, found_inf: Any = None) -> list[list[np.ndarray]]:
+    """For each tensor and norm that its rule takes, the sums of squares of its tiles; nothing if a step is skipped."""
+    factor = _factor(grad_factor, found_inf)
+    with np.errstate(all="ignore"):
+        return [tensor.tiles(factor) for tensor in (every if factor is not None else ())]
+
+
+def _factor(grad_factor: Any, found_inf: Any) -> Any:
+    """The factor of the gradients; ``None`` if the step is skipped."""
+    if found_inf is not None and found_inf.reshape(-1)[0] != 0:
+        return None
+    return 1 if grad_factor is None else grad_factor.reshape(-1)[0]
 
 
 class Tensor:
@@ -124,8 +131,7 @@ class Tensor:
         _store_param(param, master, results[0], self.seed, self.chance.get("params"))
 
     def _results(self, factor: Any, rule: Callable[..., tuple]) -> tuple:
-        arrays, real = self.arrays, self.real
-        param = arrays["params"]
+        arrays, param, real = self.arrays, self.arrays["params"], self.real
         g = self.rescale * real(factor) * arrays["grads"].astype(real)
         states = [self._value(name, param.size) for name in self.carried]
         return rule(exact(param, arrays["master_params"], real), g, *states, **self.numbers)

@@ -14,7 +14,7 @@ from refopt.checks import Array
 from refopt.checks.arguments import chosen, whole
 from refopt.checks.dtypes import numpy_dtype
 from refopt.cpu import cast, coalesce
-from refopt.cpu.merged import run, tensors
+from refopt.cpu.merged import run, tensors, tiles
 
 Run = Callable[[], None]
 
@@ -66,13 +66,13 @@ class Cpu:
         sums: Placed | None = None,
     ) -> CpuStep:
         """A routine bound to its arrays; of parts of tensors, ``sums`` has the sums of squares of the whole."""
-        return CpuStep(routine, slots, shared, numbers, sums=sums)
+        return CpuStep(routine, slots, shared, numbers, sums)
 
     def tiles(
         self, routine: Routine, slots: Mapping[str, list], shared: Mapping[str, Any], numbers: Mapping, tiles: Placed
-    ) -> CpuStep:
+    ) -> CpuTiles:
         """The part of a routine's step that comes before its norms: the sums of tiles."""
-        return CpuStep(routine, slots, shared, numbers, tiles=tiles)
+        return CpuTiles(routine, slots, shared, numbers, tiles)
 
 
 class Placed(NamedTuple):
@@ -87,23 +87,16 @@ class CpuStep:
 
     def __init__(
         self, routine: Routine, slots: Mapping[str, list], shared: Mapping[str, Any], numbers: Mapping[str, Any],
-        sums: Placed | None = None, tiles: Placed | None = None,
+        sums: Placed | None = None,
     ) -> None:
         every = {name: slots.get(name) for name in routine.slot_names}
         self._numbers, self._own = routine.parted(numbers)
         self._call = checks.check(routine, every, self._numbers, checks.host_array, dict(shared))
         self._tensors, self._shared = tensors(routine.rule, self._call, self._own), shared
-        self._sums, self._tiles = sums, tiles
+        self._sums = sums
 
     def __call__(self) -> None:
-        squares = self._sums and self._sums.array[self._sums.places]
-        run(self._tensors, **self._shared, squares=squares, into=self._tiles and self._put)
-
-    def _put(self, found: list[list[np.ndarray]]) -> None:
-        assert self._tiles is not None
-        for rows, firsts in zip(found, self._tiles.places, strict=True):
-            for sums, first in zip(rows, firsts, strict=True):
-                self._tiles.array[first : first + sums.size] = sums
+        run(self._tensors, **self._shared, squares=self._sums and self._sums.array[self._sums.places])
 
     def set(self, **numbers: Any) -> None:
         """Change the numbers of later steps."""
@@ -116,6 +109,17 @@ class CpuStep:
 
     def refresh(self) -> None:
         """Do nothing: no values are cached between steps."""
+
+
+class CpuTiles(CpuStep):
+    """The sums of tiles from which a step's norms are formed, put to their places."""
+
+    def __call__(self) -> None:
+        assert self._sums is not None
+        found = tiles(self._tensors, **self._shared)
+        for rows, firsts in zip(found, self._sums.places if found else (), strict=True):
+            for sums, first in zip(rows, firsts, strict=True):
+                self._sums.array[first : first + sums.size] = sums
 
 
 Backend: TypeAlias = Any  # a `Cpu`, or a `refopt.program.gpu.backend.Gpu`, which has the same methods
