@@ -93,6 +93,8 @@ WORK = {
     "fold_averages": of("plain", passes.fold_averages), "fold_averages merged": of("merged", passes.fold_averages, 2),
     "amp_program": lambda count: lambda: MAKE["mixed"](count), "optimize_cast": of("mixed", passes.optimize_cast),
     "shard": of("mixed", lambda program: passes.shard(program, 0, 2, order="reduced")),
+    "shard_elements": of("plain", lambda program: passes.shard_elements(program, 0, 2)),
+    "state_dict": lambda count: started(made("plain", count, 1), count).state_dict,
     "shard greedy": of("mixed", lambda program: passes.shard(program, 0, 2, rule="greedy")),
     "optimize_cast sharded": of("sharded", passes.optimize_cast), "fold_casts": of("sharded", passes.fold_casts),
     "fuse_reduces": of("sharded", partial(passes.fuse_reduces, limit=0.001)),

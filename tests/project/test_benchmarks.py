@@ -5,6 +5,8 @@ import math
 import pytest
 
 from benchmarks.floor import judged
+from benchmarks.sharded_programs import hidden
+from refopt.program.placement import Span, Task
 
 GB_S, L2 = 1000.0, 50_000_000
 MOVED = 1_000_000_000  # bytes: 1 ms
@@ -129,3 +131,11 @@ def test_sections_that_fail_keep_their_rows(tmp_path, monkeypatch):
     assert report["two"] == [{"ms": 1.0}, {"ms": 2.0, "ok": False}]
     assert "1 of 1 rows are wrong" in report["failures"]["one"] and "no more" in report["failures"]["two"]
     assert '"ms": 2.0' in (tmp_path / "x.json").read_text()
+
+
+def test_hidden_time():
+    """Compute from 0 to 4 and 6 to 8; copies from 1 to 3, 2 to 5 and 7 to 9: 1 to 4 and 7 to 8 are beside compute."""
+    times = {"compute": [(0, 4), (6, 8), (9, 9)], "copy_in": [(1, 3), (7, 9)], "copy_out": [(2, 5)]}
+    spans = [Span(Task(0, "run", stream, -1, (), frozenset(), frozenset()), *pair)
+             for stream, pairs in times.items() for pair in pairs]
+    assert hidden(spans) == 4
