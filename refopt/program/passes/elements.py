@@ -28,6 +28,7 @@ from refopt.program.passes.shares import largest_first
 from refopt.program.program import Program, expect_program
 
 NOTHING = "no gradient is reduced separately and updated at once"
+INSTEAD = "amp_program(reduced='float16') instead, which sums in 16 bits"
 
 
 def shard_elements(
@@ -221,6 +222,8 @@ class _Search:
                     if name in each.made or i > self._sums[name][0]:
                         op = program.main[i]
                         if op.type != "check_gradients" and not _of_pairs(op, name, own):
+                            if name in each.made and i < min(self._sums[x][0] for x in each.sources):
+                                return f"{name!r} is cast for its sum, as by narrow_sums; use {INSTEAD}"
                             return f"{title(op)} needs {name!r} after its reduction"
         return ""
 

@@ -88,7 +88,7 @@ def _why_not(
     """Why a sum, and the average before it, stay as they are. Empty if they need not."""
     op, *averages = (program.main[i] for i in members)
     if op.type != "all_reduce":
-        return "only all-reduces are narrowed; apply narrow_sums before shard; shard_elements does not take it"
+        return "only all-reduces are narrowed: before shard; for shard_elements use amp_program(reduced='float16')"
     if "axis" in op.attrs:
         return f"it sums along the axis {op.attrs['axis']!r} of a mesh"
     if average == "before" and not averages:
