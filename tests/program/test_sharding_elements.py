@@ -35,11 +35,9 @@ def plain(*chain, optimizer="adam", ranks=3, **options):
     return Composition("step_program", PARAMS, optimizer, {"lr": 0.5, **options}, ranks, passes=chain)
 
 
-WITH_KERNELS = [
-    plain(CUT, MERGED, config=REMAINDERS[0], state_dtype="uint8"), plain(CUT, MERGED, ranks=4, config="bf16"),
-    plain(CUT, MERGED), plain(CUT, config="amp", early=True),
-    mixed(*FOLDED, CUT, MERGED, accumulate=2),
-]
+WITH_KERNELS = [plain(CUT, MERGED, config=REMAINDERS[0], state_dtype="uint8"),
+                plain(CUT, MERGED, ranks=4, config="bf16"), plain(CUT, MERGED), plain(CUT, config="amp", early=True),
+                mixed(*FOLDED, CUT, MERGED, accumulate=2)]
 WITH_NORMS = [
     mixed(*FOLDED, CUT, ("offload", {}), optimizer="lamb"), plain(CUT, optimizer="lamb", ranks=2, config="fp64"),
     mixed(*FOLDED, CUT, mu=0.5, optimizer={"a.w": "novograd", "a.b": "lamb", "b.w": "lars_momentum", "c": "adam"}),

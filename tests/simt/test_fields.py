@@ -70,11 +70,9 @@ def test_a_field_of_a_constant(of):
 @pytest.mark.parametrize("place", PLACES)
 def test_a_defect_at_a_field(place):
     """A race, an element out of bounds, and one that nobody has written."""
-    for error, lines, make in (
-        (simt.DataRace, ["k = 1 + k % 1", f"{place} = cuda.grid(1)"], records),
-        (simt.OutOfBounds, ["k += 1", f"out[k - 1] = {place}"], records),
-        (simt.UninitializedRead, [f"out[k] = {place}"], unwritten),
-    ):
+    for error, lines, make in ((simt.DataRace, ["k = 1 + k % 1", f"{place} = cuda.grid(1)"], records),
+                               (simt.OutOfBounds, ["k += 1", f"out[k - 1] = {place}"], records),
+                               (simt.UninitializedRead, [f"out[k] = {place}"], unwritten)):
         with pytest.raises(error) as caught, simt.observe(watch=True):
             kernel(*lines)(make(), np.zeros(N))
         assert caught.value.array == "given"

@@ -302,13 +302,11 @@ def _chained(g, d):
     return f"({_less(g, d)} {g.pick(COMPARISONS)} {operand(g, d)} {g.pick(COMPARISONS)} {_less(g, d)})"
 
 
-BOOLEAN = (
-    (4, _binary(_less, *COMPARISONS)), (7, _binary(_real, *COMPARISONS)), (8, _chained),
-    (9, _binary(_truth, "and", "or", "&", "|", "^", "==", "!=")),
-    (10, _around(_either(Expressions.boolean, Expressions.integer), "(not {})")),
-    (11, _around(_real, "math.isnan({})", "math.isinf({})", "math.isfinite({})")),
-    (12, _around(_either(Expressions.integer, Expressions.float), "bool({})")),
-)
+BOOLEAN = ((4, _binary(_less, *COMPARISONS)), (7, _binary(_real, *COMPARISONS)), (8, _chained),
+           (9, _binary(_truth, "and", "or", "&", "|", "^", "==", "!=")),
+           (10, _around(_either(Expressions.boolean, Expressions.integer), "(not {})")),
+           (11, _around(_real, "math.isnan({})", "math.isinf({})", "math.isfinite({})")),
+           (12, _around(_either(Expressions.integer, Expressions.float), "bool({})")))
 
 
 def _by_function(names, count):
@@ -321,10 +319,8 @@ def _half_if(g, d):
     return f"({first} if {left} {g.pick(['<', '>', '==', '>=', '!='])} {_half(g, d)} else {_half(g, d)})"
 
 
-HALF = (
-    (5, _binary(_half, "+", "-", "*")), (6, _binary(_half, "/")), (7, _around(_half, "(-{})")),
-    (8, _around(_half, "abs({})")), (9, _by_function(["hfma"], 3)),
-    (11, _by_function(["hmax", "hmin", "hadd", "hsub", "hmul"], 2)),
-    (12, _around(_either(Expressions.float, Expressions.integer), "np.float16({})")),
-    (13, _by_function(["hfloor", "hceil", "htrunc", "hrint", "habs", "hneg", "hsqrt"], 1)), (14, _half_if),
-)
+HALF = ((5, _binary(_half, "+", "-", "*")), (6, _binary(_half, "/")), (7, _around(_half, "(-{})")),
+        (8, _around(_half, "abs({})")), (9, _by_function(["hfma"], 3)),
+        (11, _by_function(["hmax", "hmin", "hadd", "hsub", "hmul"], 2)),
+        (12, _around(_either(Expressions.float, Expressions.integer), "np.float16({})")),
+        (13, _by_function(["hfloor", "hceil", "htrunc", "hrint", "habs", "hneg", "hsqrt"], 1)), (14, _half_if))
