@@ -171,6 +171,8 @@ def saved(bound: Context, numbers: Mapping[str, Any]) -> dict[str, Any]:
     state: dict[str, Any] = {"version": VERSION, "steps": bound.steps, "numbers": numbers}
     state |= {"params": {}, "states": {}, "others": {}}
     together = _together(bound)
+    if together is not bound.comm:
+        state["rank"] = _rank(bound)
     for there in _everywhere(bound, together, numbers).values():
         one = _first_update(there)
         flat = np.empty(math.prod(one.shape), numpy_dtype(one.dtype))
@@ -199,15 +201,18 @@ def check(bound: Context, state: Any, check_numbers: Callable[[dict[str, Any]], 
     except (TypeError, ValueError) as error:
         loaded, refusal = None, error
     same = loaded and (loaded if together else ({}, *loaded[1:]))  # what must be the same on all ranks
-    told = _gathered(bound.comm, [str(refusal or ""), same and _digest(same)])
+    told = _gathered(bound.comm, [str(refusal or ""), loaded and loaded[2], same and _digest(same)])
     if loaded is None:
         assert refusal is not None
         raise refusal
-    for rank, (text, _) in enumerate(told):
+    for rank, (text, *_) in enumerate(told):
         if text:
             raise ValueError(f"Bound.load: saved: refused by rank {rank}: {text}")
-    for rank, (_, digest) in enumerate(told):
-        if digest != told[0][1]:
+    for rank, (_, steps, digest) in enumerate(told):
+        if steps != told[0][1]:
+            expected = f"expected {told[0][1]}, as rank 0 has"
+            raise ValueError(f"Bound.load: saved: 'steps': {expected}, got {steps} on rank {rank}")
+        if digest != told[0][2]:
             raise ValueError(f"Bound.load: saved: expected what rank 0 has on all ranks, got another on rank {rank}")
     return loaded
 
@@ -225,7 +230,10 @@ def _checked(
     bound: Context, everywhere: Mapping[str, Held], state: Any, check_numbers: Callable[[dict[str, Any]], None]
 ) -> Loaded:
     where, taken = "Bound.load: saved", _Taken()
-    entries = mapped(where, state, KEYS, KEYS)
+    entries = mapped(where, state, (*KEYS, "rank"), KEYS)
+    if _together(bound) is not bound.comm and (of := entries.get("rank", _rank(bound))) != _rank(bound):
+        expected = f"expected {_rank(bound)}, this rank and how many there are, since each trains alone"
+        raise ValueError(f"{where}: 'rank': {expected}, got {shown(of)}")
     if whole(f"{where}: version", entries["version"]) != VERSION:
         raise ValueError(f"{where}: version: expected {VERSION}, got {shown(entries['version'])}")
     of: dict[str, dict[str, Var]] = {"params": {}, "others": {}}
@@ -337,6 +345,10 @@ def _everywhere(
 def _together(bound: Context) -> Any:
     """The communicator of ranks that have one checkpoint; ``None`` if this rank has its own, since it trains alone."""
     return None if any("every" in op.attrs for op in bound.program.main) else bound.comm
+
+
+def _rank(bound: Context) -> list[int]:
+    return [bound.comm.rank, bound.comm.size]
 
 
 def _gathered(comm: Any, value: Any) -> list[Any]:
