@@ -231,9 +231,9 @@ def _checked(
 ) -> Loaded:
     where, taken = "Bound.load: saved", _Taken()
     entries = mapped(where, state, (*KEYS, "rank"), KEYS)
-    if _together(bound) is not bound.comm and (of := entries.get("rank", _rank(bound))) != _rank(bound):
-        expected = f"expected {_rank(bound)}, this rank and how many there are, since each trains alone"
-        raise ValueError(f"{where}: 'rank': {expected}, got {shown(of)}")
+    if _together(bound) is not bound.comm and (came := entries.get("rank", _rank(bound))) != _rank(bound):
+        own = f"{_rank(bound)}, this rank and how many there are, since each trains alone"
+        raise ValueError(f"{where}: 'rank': expected {own}, got {shown(came)}")
     if whole(f"{where}: version", entries["version"]) != VERSION:
         raise ValueError(f"{where}: version: expected {VERSION}, got {shown(entries['version'])}")
     of: dict[str, dict[str, Var]] = {"params": {}, "others": {}}

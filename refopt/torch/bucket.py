@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from refopt import gpu
+from refopt.cpu.lazy import LAZY
 from refopt.state.steps import BASES
 from refopt.torch import coded, host
 from refopt.torch.arrays import arrays_of, follow_stream, require_apart
@@ -80,7 +81,8 @@ class Bucket:
         self._sharded = any(map(is_dtensor, self.params))
         self._on_gpu = local(self.params[0]).is_cuda
         self._lazy, self._turning = lazy, [member.param for member in members if formulas[member.group].lazy]
-        self.gradients: Any = (Rows if lazy else Gradients)(self.params, lambda i: f"{members[i].label}: grad")
+        of, instead = (self.params, lambda i: f"{members[i].label}: grad"), "; sparse='rows' takes sparse ones"
+        self.gradients: Any = Rows(*of) if lazy else Gradients(*of, instead * (self._formula.routine in LAZY))
         self._states = [completed(m.label, m.param, m.state, formulas[m.group]) for m in members]
         self._check_apart()
         self.masters = Masters(self.params, [kept.get(MASTER) for kept in self._states])

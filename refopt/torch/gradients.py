@@ -24,9 +24,13 @@ class Gradients:
         kind: the dtype of each, ``None`` if there is none: one plan can read all gradients of one kind.
     """
 
-    def __init__(self, params: Sequence[Any], label: Callable[[int], str]) -> None:
-        """Read the gradients of some parameters; ``label`` returns the name of one's gradient in errors."""
+    def __init__(self, params: Sequence[Any], label: Callable[[int], str], instead: str) -> None:
+        """Read the gradients of some parameters.
+
+        ``label`` returns the name of one's gradient in errors; ``instead`` follows in that of a sparse one.
+        """
         self._owners, self._params, self._label = list(params), [local(param) for param in params], label
+        self._instead = instead
         self._sharded = any(map(is_dtensor, params))
         self._reader = host.form().Reader(self._owners)
         self._copies: dict[int, Tensor] = {}
@@ -102,7 +106,7 @@ class Gradients:
     def _check(self, i: int, grad: Tensor) -> None:
         if because := unusable(grad):
             kind = TypeError if grad.layout is torch.strided else RuntimeError  # which PyTorch raises for sparse ones
-            raise kind(f"{self._label(i)}: {because}")
+            raise kind(f"{self._label(i)}: {because}{self._instead * grad.is_sparse}")
         require_alike(self._label(i), grad, self._params[i])
 
 

@@ -122,8 +122,7 @@ class Grouped(Optimizer):
 
         def check(_: Optimizer, loaded: dict[str, Any]) -> dict[str, Any]:
             if len(loaded["param_groups"]) == len(kept):
-                pairs = zip(kept, loaded["param_groups"], strict=True)
-                loaded = {**loaded, "param_groups": [own | group for own, group in pairs]}
+                loaded = {**loaded, "param_groups": [a | b for a, b in zip(kept, loaded["param_groups"], strict=True)]}
             held.append((loaded, self._check_loaded(loaded)))
             return loaded
 
