@@ -277,23 +277,21 @@ def _fused(g, d):
     return f"cuda.fma({', '.join(f'np.{kind}({_float(g, d)})' for _ in range(3))})"
 
 
-FLOAT = (
-    (34, _binary(_float, *SUMS)), (42, _binary(_float, "/")),
-    (45, lambda g, d: f"({_less(g, d)} / {g.pick([_less(g, d), _float(g, d)])})"),
-    (50, lambda g, d: f"({_less(g, d)} {g.pick(['+', '-', '*'])} {_float(g, d)})"),
-    (58, _around(_number, "np.float32({})", "np.float64({})", "np.float32({})")),
-    (62, _around(_float, "(-{})", "(+{})", "(-{})")),
-    (65, lambda g, d: g.pick([f"abs({_float(g, d)})", f"math.fabs({_float(g, d)})"])), (69, _extreme),
-    (74, _around(_number, "math.sqrt({})")), (79, _rounded), (82, _signed),
-    (85, lambda g, d: f"({_float(g, d)} if {_truth(g, d)} else {_number(g, d)})"),
-    (87, lambda g, d: f"({_float(g, d)} ** {g.pick([2, 2, 3, 4, 1, 0])})"), (89, _only(_gpu, _fused)),
-    (91, _only(_gpu, lambda g, d: f"math.fmod({_float(g, d)}, {_float(g, d)})")),
-    (92, _only(_risky, _binary(_float, "%", "//"))),
-    (93, lambda g, d: f"math.ldexp({_float(g, d)}, np.int32({g.integer(1)} & 15))"),
-    (94, lambda g, d: f"math.modf({_float(g, d)})[{g.below(2)}]"), (95, _around(_float, "math.frexp({})[0]")),
-    (98, lambda g, d: g.call("F", d) if g.functions else None), (99, _binary(_float, "and", "or")),
-    (100, _around(_either(Expressions.float, Expressions.integer), "float({})")),
-)
+FLOAT = ((34, _binary(_float, *SUMS)), (42, _binary(_float, "/")),
+         (45, lambda g, d: f"({_less(g, d)} / {g.pick([_less(g, d), _float(g, d)])})"),
+         (50, lambda g, d: f"({_less(g, d)} {g.pick(['+', '-', '*'])} {_float(g, d)})"),
+         (58, _around(_number, "np.float32({})", "np.float64({})", "np.float32({})")),
+         (62, _around(_float, "(-{})", "(+{})", "(-{})")),
+         (65, lambda g, d: g.pick([f"abs({_float(g, d)})", f"math.fabs({_float(g, d)})"])), (69, _extreme),
+         (74, _around(_number, "math.sqrt({})")), (79, _rounded), (82, _signed),
+         (85, lambda g, d: f"({_float(g, d)} if {_truth(g, d)} else {_number(g, d)})"),
+         (87, lambda g, d: f"({_float(g, d)} ** {g.pick([2, 2, 3, 4, 1, 0])})"), (89, _only(_gpu, _fused)),
+         (91, _only(_gpu, lambda g, d: f"math.fmod({_float(g, d)}, {_float(g, d)})")),
+         (92, _only(_risky, _binary(_float, "%", "//"))),
+         (93, lambda g, d: f"math.ldexp({_float(g, d)}, np.int32({g.integer(1)} & 15))"),
+         (94, lambda g, d: f"math.modf({_float(g, d)})[{g.below(2)}]"), (95, _around(_float, "math.frexp({})[0]")),
+         (98, lambda g, d: g.call("F", d) if g.functions else None), (99, _binary(_float, "and", "or")),
+         (100, _around(_either(Expressions.float, Expressions.integer), "float({})")))
 
 
 def _chained(g, d):
