@@ -151,10 +151,8 @@ class LateEvent:
             self.late.queues[stream].append(("wait", (self, self.times)))
 
 
-LATE = {
-    "two streams": lambda: beside(adam()),
-    "offload": lambda: passes.offload(everything("merged")(adam()).program, nbytes=1024, ring=2).program,
-}
+LATE = {"two streams": lambda: beside(adam()),
+        "offload": lambda: passes.offload(everything("merged")(adam()).program, nbytes=1024, ring=2).program}
 
 
 def run_late(monkeypatch, program, seed, steps=3):
