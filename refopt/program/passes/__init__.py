@@ -67,6 +67,7 @@ from refopt.program.passes.optimizer import fuse_optimizer
 from refopt.program.passes.place import all_reduce_gradients, on_device, owners, reduce_to_owners
 from refopt.program.passes.presets import preset
 from refopt.program.passes.result import Report, Result, pipeline
+from refopt.program.passes.rows import update_rows
 from refopt.program.passes.server import send_to_owners
 from refopt.program.passes.sharding import shard
 from refopt.program.passes.shares import partition
@@ -76,5 +77,5 @@ __all__ = [
     "coalesce_gradients", "eligible", "fold_averages", "fold_casts", "fuse_all_reduce", "fuse_broadcasts",
     "fuse_optimizer", "fuse_reduces", "grouping", "local_steps", "narrow_sums", "offload", "on_device", "optimize_cast",
     "over_axes", "owners", "partition", "pipeline", "preset", "reduce_to_owners", "send_to_owners", "shard",
-    "shard_elements", "sizes_of",
+    "shard_elements", "sizes_of", "update_rows",
 ]

@@ -1,0 +1,89 @@
+"""Updating the rows of tables that sparse gradients name, and no others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import chain
+
+from refopt.checks.arguments import chosen
+from refopt.cpu.lazy import COUNTS
+from refopt.program.model import Op, Var
+from refopt.program.ops.updates import check_update, routine_of
+from refopt.program.passes.averages import FACTOR, factor_of, unfolded
+from refopt.program.passes.dependencies import Move, between, rewritten, title
+from refopt.program.passes.result import Result, changed
+from refopt.program.program import Program, expect_program
+
+
+def update_rows(program: Program, count: str = "global") -> Result:
+    """Let updates read sparse gradients, and step only the rows that these name (numerics, N22).
+
+    A ``scatter_add`` and the update of the dense gradient that it makes become one update, whose gradient is sparse: a
+    lazy step, by `refopt.cpu.merged_lazy`. Rows that no rank names keep every bit, and so do their states: that is
+    another step, except of SGD. The dense gradient is gone. An average over ranks becomes the ``grad_factor``, as by
+    `fold_averages`. All ranks step the rows of all ranks, in rank order.
+
+    `fuse_optimizer` then makes one op of many tables.
+
+    Args:
+        count: what scalars such as powers of beta count: ``"global"``, the steps of the table; or ``"row"``, those of
+            each row, so that they have one number for each.
+
+    Source: Paddle's ``lazy_mode``.
+    """
+    expect_program("update_rows", program)
+    chosen("update_rows: count", count, COUNTS)
+    search = _Search(program, count)
+    for i, op in enumerate(program.main):
+        if op.type == "scatter_add" and (reason := search.add(i, op)):
+            search.reasons.append(f"{title(op)}: {reason}")
+    made = program.replace(vars=search.vars, main=rewritten(program, search.moves))
+    return changed(program, made, search.reasons, "no sparse gradient is made dense for an update")
+
+
+class _Search:
+    """Collects the changes."""
+
+    def __init__(self, program: Program, count: str) -> None:
+        self.moves: list[Move] = []
+        self.reasons: list[str] = []
+        self.vars = dict(program.vars)
+        self._program, self._count = program, count
+        self._begun = {name for op in program.startup for name in (*op.reads, *op.writes)}
+        self._begun |= {var.initial for var in program.vars.values() if isinstance(var.initial, str)}
+
+    def add(self, place: int, op: Op) -> str:
+        """Replace a ``scatter_add`` and the update of its result. Returns why not; empty if it is done."""
+        program, dense = self._program, op.writes[0]
+        *averages, last = sorted({place, *chain(*program.users.get(dense, ()))})[1:] or [place]
+        update = program.main[last]
+        routine = routine_of(update)
+        if len(op.writes) > 1 or op.attrs or dense in self._begun or program.vars[dense].persistable:
+            return "expected one gradient, made in each step"
+        if routine is None or update.inputs["grads"] != (dense,) or update.device != op.device:
+            return f"{title(update)} needs {dense!r}, and is not an update of it alone"
+        if other := next((each for k in averages if (each := program.main[k]).writes != (dense,)), None):
+            return f"{title(other)} needs {dense!r}, too"
+        inputs, new = {**update.inputs, "grads": op.reads}, dict[str, Var]()
+        if averages:
+            if reason := unfolded(program, last, {*averages}, exact=False):
+                return reason
+            factor = factor_of(program, update, program.main[averages[0]])
+            new[factor.name], inputs[FACTOR] = factor, (factor.name,)
+        for slot in routine.scalars if self._count == "row" else ():
+            (name,), rows = update.inputs[slot], program.vars[dense].shape[:1]
+            new[name] = replace(program.vars[name], shape=rows)
+            if len({*chain(*program.users[name])}) > 1 or name in self._begun or new[name].part is not None:
+                return f"{name!r} is not of this update alone, and cannot count rows"
+        made = update.replace(inputs=inputs, attrs={**update.attrs, "count": self._count})
+        own = {name: new.get(name, program.vars.get(name)) for name in (*made.reads, *made.writes)}
+        try:
+            check_update(Program(own), made, routine)
+        except (TypeError, ValueError) as error:
+            return str(error)
+        if reason := between(program, [place, *averages, last]):
+            return reason
+        self.moves.append(([place, *averages, last], [made]))
+        self.vars |= new
+        del self.vars[dense]
+        return ""
