@@ -23,7 +23,7 @@ PLACED = "all_reduce_gradients", "reduce_to_owners", "send_to_owners"  # passes 
 SHARDING = "shard", "shard_elements"  # which make the program of a rank
 MIXED = "optimize_cast", "fold_casts"
 FIRST = [*(("narrow_sums", dtype, average) for dtype in ("float16", "bfloat16") for average in ("before", "after")),
-         *(("local_steps", every) for every in (1, 2, 3))]
+         *(("local_steps", every) for every in (1, 2, 3)), ("update_rows", "global"), ("update_rows", "row")]
 REMAINDERS = [Config("bfloat16", "bfloat16", "float32", kind) for kind in dtypes.REMAINDERS]
 
 

@@ -93,6 +93,7 @@ def gathered(backend: Backend, comm: Any, var: Var, rows: Rows) -> Rows:
     counts = backend.full((comm.size,), "int64", 0)
     comm.all_gather(backend.upload(np.array([len(rows[0])], np.int64)), counts)
     ours = backend.read(counts).tolist()
+    ends = [*accumulate(ours)]
 
     def joined(source: Any, dtype: str, shape: tuple[int, ...]) -> Any:
         """One array of what all ranks have, which they send in parts as long as the longest."""
@@ -103,10 +104,9 @@ def gathered(backend: Backend, comm: Any, var: Var, rows: Rows) -> Rows:
         if source.size:
             backend.cast([source.reshape(source.size)], [backend.part(mine, 0, source.size)])()
         comm.all_gather(mine, sent)
-        ends = accumulate(ours)
-        pieces = [(r * part, (end - n) * width, n * width) for r, (n, end) in enumerate(zip(ours, ends)) if n]
-        backend.cast([backend.part(sent, there, size) for there, _, size in pieces],
-                     [backend.part(joined, here, size) for _, here, size in pieces])()
+        pieces = [(r * part, (end - n) * width, n * width) for r, (n, end) in enumerate(zip(ours, ends, strict=True))]
+        backend.cast(*([backend.part(x, piece[k], piece[2]) for piece in pieces if piece[2]]
+                       for k, x in enumerate((sent, joined))))()
         return joined.reshape(every)
 
     return joined(rows[0], "int64", ()), joined(rows[1], var.dtype, var.shape[1:])

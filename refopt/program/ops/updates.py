@@ -115,8 +115,8 @@ def check_update(graph: Graph, op: Op, routine: Routine, fit: set[Hashable] | No
 def _alike(graph: Graph, op: Op, routine: Routine) -> Hashable:
     """A key that updates of one tensor share if all or none of them are valid; ``None`` for other updates."""
     params = op.inputs.get("params", ())
-    plain = not routine.matrix_arguments and "count" not in op.attrs and all(isinstance(x, _PLAIN) for x in op.attrs.values())
-    if len(params) != 1 or len({*op.reads}) != len(op.reads) or not plain:
+    plain = not routine.matrix_arguments and all(isinstance(x, _PLAIN) for x in op.attrs.values())
+    if len(params) != 1 or len({*op.reads}) != len(op.reads) or not plain or "count" in op.attrs:
         return None
     vars, shape = graph.vars, graph.vars[params[0]].shape
     own = {slot.name for slot in routine.slots if not slot.scalar}

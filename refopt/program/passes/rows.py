@@ -62,23 +62,23 @@ class _Search:
             return "expected one gradient, made in each step"
         if routine is None or update.inputs["grads"] != (dense,) or update.device != op.device:
             return f"{title(update)} needs {dense!r}, and is not an update of it alone"
-        if other := next((each for k in averages if (each := program.main[k]).writes != (dense,)), None):
-            return f"{title(other)} needs {dense!r}, too"
         inputs, new = {**update.inputs, "grads": op.reads}, dict[str, Var]()
-        if averages:
+        for n, other in enumerate(program.main[k] for k in averages):
+            if n or other.type != "scale" or other.writes != (dense,):
+                return f"{title(other)} needs {dense!r}, too"
             if reason := unfolded(program, last, {*averages}, exact=False):
                 return reason
-            factor = factor_of(program, update, program.main[averages[0]])
+            factor = factor_of(program, update, other)
             new[factor.name], inputs[FACTOR] = factor, (factor.name,)
         for slot in routine.scalars if self._count == "row" else ():
             (name,), rows = update.inputs[slot], program.vars[dense].shape[:1]
-            new[name] = replace(program.vars[name], shape=rows)
-            if len({*chain(*program.users[name])}) > 1 or name in self._begun or new[name].part is not None:
+            var = new[name] = replace(program.vars[name], shape=rows)
+            alone = len({*chain(*program.users[name])}) == 1 and name not in self._begun
+            if not alone or isinstance(var.initial, str) or not var.persistable:
                 return f"{name!r} is not of this update alone, and cannot count rows"
-        made = update.replace(inputs=inputs, attrs={**update.attrs, "count": self._count})
-        own = {name: new.get(name, program.vars.get(name)) for name in (*made.reads, *made.writes)}
+        made = update.replace(inputs=inputs, attrs={"count": self._count, **update.attrs})
         try:
-            check_update(Program(own), made, routine)
+            check_update(Program({name: new.get(name) or program.vars[name] for name in made.reads}), made, routine)
         except (TypeError, ValueError) as error:
             return str(error)
         if reason := between(program, [place, *averages, last]):
