@@ -58,8 +58,8 @@ class _Search:
         *averages, last = sorted({place, *chain(*program.users.get(dense, ()))})[1:] or [place]
         update = program.main[last]
         routine = routine_of(update)
-        if len(op.writes) > 1 or op.attrs or dense in self._begun or program.vars[dense].persistable:
-            return "expected one gradient, made in each step"
+        if len(op.writes) > 1 or op.attrs or dense in self._begun or program.vars[dense].persistable or last == place:
+            return "expected one gradient, made in each step and read by an update"
         if routine is None or update.inputs["grads"] != (dense,) or update.device != op.device:
             return f"{title(update)} needs {dense!r}, and is not an update of it alone"
         inputs, new = {**update.inputs, "grads": op.reads}, dict[str, Var]()
