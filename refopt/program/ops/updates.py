@@ -160,6 +160,8 @@ def _check_rows(graph: Graph, op: Op, routine: Routine, vars: dict[str, list[Var
             raise TypeError(f"grads[{k}]: expected a sparse variable of shape {param.shape}, got {var}")
     if not advances(op, routine):
         raise ValueError(f"outputs: expected {', '.join(routine.scalars)}, since a lazy step advances them, got none")
+    if (rounding := op.attrs.get("rounding", "nearest")) != "nearest":
+        raise ValueError(f"rounding: expected nearest, since a lazy step has no other, got {rounding!r}")
     indices = [Var(f"{var.name}@INDICES", (1,), "int64") for var in grads]
     values = [Var(var.name, (1, *var.shape[1:]), var.dtype) for var in grads]
     slots = {slot.name: None for slot in row.slots} | vars
@@ -167,8 +169,8 @@ def _check_rows(graph: Graph, op: Op, routine: Routine, vars: dict[str, list[Var
 
 
 def _lazy_attrs(op: Op) -> dict[str, Any]:
-    """The attributes of a lazy step, which does not round stochastically."""
-    return {key: x for key, x in own_attrs(op).items() if key != "seed" and (key, x) != ("rounding", "nearest")}
+    """The attributes of a lazy step, which rounds to nearest."""
+    return {key: x for key, x in own_attrs(op).items() if key not in ("seed", "rounding")}
 
 
 def own_attrs(op: Op) -> dict[str, Any]:

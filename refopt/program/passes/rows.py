@@ -60,13 +60,13 @@ class _Search:
         routine = routine_of(update)
         if len(op.writes) > 1 or op.attrs or dense in self._begun or program.vars[dense].persistable or last == place:
             return "expected one gradient, made in each step and read by an update"
-        if routine is None or update.inputs["grads"] != (dense,) or update.device != op.device:
+        if routine is None or update.inputs["grads"] != (dense,):
             return f"{title(update)} needs {dense!r}, and is not an update of it alone"
         inputs, new = {**update.inputs, "grads": op.reads}, dict[str, Var]()
         for n, other in enumerate(program.main[k] for k in averages):
             if n or other.type != "scale" or other.writes != (dense,):
                 return f"{title(other)} needs {dense!r}, too"
-            if reason := unfolded(program, last, {*averages}, exact=False):
+            if reason := unfolded(program, last, {averages[n]}, exact=False):
                 return reason
             factor = factor_of(program, update, other)
             new[factor.name], inputs[FACTOR] = factor, (factor.name,)

@@ -56,7 +56,7 @@ def shard(
     reason = declined("shard", program, degree, axis) or _needed_early(program)
     if reason:
         return Result(program, False, (reason,))
-    by_rows = [name for op in updates_of(program) if "count" in op.attrs for name in op.outputs["params"]]
+    by_rows = {name: op for op in updates_of(program) if "count" in op.attrs for name in op.outputs["params"]}
     names = [name for op in updates_of(program) for name in op.outputs["params"] if name not in by_rows]
     sizes = [math.prod(program.vars[name].shape) for name in names]
     owners = dict(zip(names, partition(sizes, degree, rule), strict=True))
