@@ -267,7 +267,7 @@ def steps(draw, shapes=SHAPES):
                        max_norm=draw(st.sampled_from([None, 0.5])), loss_scale=8.0, state_dtype=draw(coded))
         return Composition("amp_program", params, optimizer, {**options, **numbers}, ranks, tied, frozen, begun)
     config = draw(st.sampled_from(["fp32", "fp32", "amp", "bf16", *REMAINDERS]))
-    sparse = [name for name, shape in params if len(shape) > 1 and shape[0] and draw(st.booleans() if by_rows else rare)]
+    sparse = [name for name, shape in params if shape[1:] and shape[0] and draw(st.booleans() if by_rows else rare)]
     tied = tuple(name for name in tied if name not in sparse)
     options = dict(config=config, state_dtype=draw(coded), sparse=sparse, **numbers)
     return Composition("step_program", params, optimizer, options, ranks, tied, frozen, begun)

@@ -208,8 +208,8 @@ E, F = (next(op for op in MADE.main if op.outputs.get("params") == (x,)) for x i
     (E, {"inputs": {**E.inputs, "grads": ("f@GRAD@GATHERED",)}}, TypeError,
      r"grads\[0\]: expected a sparse variable of shape \(5, 3\), got f@GRAD@GATHERED: sparse float32 \(2, 2, 3\)"),
     (E, {"inputs": {**E.inputs, "grads": ("e",)}}, TypeError, r"grads\[0\]: expected a sparse variable of shape \(5"),
-    (F, {side: {**getattr(F, side), "beta1_pow": E.inputs["beta1_pow"]} for side in ("inputs", "outputs")}, ValueError,
-     r"merged_lazy_adamw: beta1_pow\[0\]: expected shape \(2,\), one for each row, got \(5,\)")])
+    (F, {side: {**getattr(F, side), **{x: E.inputs[x] for x in ("beta1_pow", "beta2_pow")}}
+         for side in ("inputs", "outputs")}, ValueError, r"merged_lazy_adamw: beta1_pow\[0\]: expected shape \(2,\), one for each row, got \(5,\)")])
 def test_what_an_update_of_rows_needs(of, change, error, message):
     program = MADE.replace(main=[op.replace(**change) if op == of else op for op in MADE.main])
     with pytest.raises(error, match=rf"^program: main\[\d+\] adamw: {message}"):

@@ -8,14 +8,14 @@
     {'backward': 2, 'all_reduce': 1, 'scale': 1, 'adam': 1}
 
 A pass does not modify its input, does nothing the second time, and changes no bit of what a step computes (numerics,
-N11), except `narrow_sums`, `local_steps`, and `fold_averages` if it is told that it may. It returns a `Result`, with
-reasons for whatever it declined.
+N11), except `narrow_sums`, `local_steps`, `update_rows`, and `fold_averages` if told that it may. It returns a
+`Result`, with reasons for whatever it declined.
 
 =======================  ===============================================================================================
 fewer ops                `coalesce_gradients` by a rule of `grouping`, `fuse_all_reduce`, `fuse_optimizer`,
                          `fold_averages`
 fewer bytes              `narrow_sums`: gradients are summed in 16 bits; `local_steps`: they are not summed, and the
-                         parameters averaged every k steps
+                         parameters averaged every k steps; `update_rows`: of a table, only rows with a gradient
 casts                    `optimize_cast`: once per step, after the update, of what `eligible` finds (PR 35878);
                          `fold_casts`: by the update itself
 an owner each            `shard`: a rank's part of a step, by `partition`; then `fuse_reduces`, `fuse_broadcasts` and
