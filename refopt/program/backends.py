@@ -70,7 +70,7 @@ class Cpu:
         return CpuStep(routine, slots, shared, numbers, sums)
 
     def lazy(self, routine: str, params: list, states: list[list], arguments: Mapping[str, Any]) -> Any:
-        """`merged_lazy` bound to its tables, to which ``rebind`` gives the sparse gradients of a step."""
+        """`merged_lazy` bound to its tables; ``rebind`` takes sparse gradients."""
         return CpuLazy(routine, params, states, arguments)
 
     def tiles(
@@ -128,7 +128,7 @@ class CpuLazy:
         self._run(*self._sparse, *self._states, **self._arguments)
 
     def rebind(self, indices: Sequence[Any], values: Sequence[Any]) -> None:
-        """Take other sparse gradients."""
+        """As `gpu.LazyPlan.rebind`."""
         self._sparse = indices, values
 
     def set(self, **numbers: Any) -> None:

@@ -256,7 +256,7 @@ def _checked(
 
 
 def _by_row(routine: Routine, slots: Mapping[str, Any]) -> Routine:
-    """The routine whose scalars, if there are several for a table, are of its rows."""
+    """The routine, with scalars of rows if there are several."""
     rows = [name for name in routine.scalars if slots[name][0].shape != (1,)]
     slots_of = (x._replace(scalar=False, by_row=True, initial=None) if x.name in rows else x for x in routine.slots)
     return routine._replace(slots=tuple(slots_of))

@@ -96,7 +96,7 @@ def gathered(backend: Backend, comm: Any, var: Var, rows: Rows) -> Rows:
     ends = [*accumulate(ours)]
 
     def joined(source: Any, dtype: str, shape: tuple[int, ...]) -> Any:
-        """One array of what all ranks have, which they send in parts as long as the longest."""
+        """One array of what all ranks have, sent in parts as long as the longest."""
         width, every = math.prod(shape), (sum(ours), *shape)
         if not (part := max(ours) * width):
             return backend.full(every, dtype, 0)

@@ -9,7 +9,7 @@ one tensor. Of a buffer of scalars it reads the first, and copies its new value 
 Parts of tensors have norms of the whole: ``norm_tiles`` sums their tiles, ranks add these up and join them, and the
 update takes the sums of squares from one more input, ``sums``, at its ``positions``.
 
-With an attribute ``count``, the gradients are sparse, and only their rows updated: see `refopt.cpu.lazy`.
+With an attribute ``count``, gradients are sparse, and only their rows updated (`refopt.cpu.lazy`).
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def _check_routine(graph: Graph, op: Op, routine: Routine) -> None:
 
 
 def _check_rows(graph: Graph, op: Op, routine: Routine, vars: dict[str, list[Var]], shared: dict[str, Any]) -> None:
-    """Raise unless an update is a lazy step of tables by sparse gradients."""
+    """Raise unless an update of rows is valid."""
     row, grads = lazy_row(routine.name, op.attrs["count"]), vars.pop("grads")
     for k, (var, param) in enumerate(zip(grads, vars["params"], strict=True)):
         if not var.sparse or var.shape != param.shape:
@@ -266,7 +266,7 @@ class Update(Runner):
         return [*before, self._step, *after]
 
     def _take_rows(self) -> None:
-        """Give the step the rows of its gradients."""
+        """Take the gradients of a step."""
         self._step.rebind(*zip(*(self._context.rows[name] for name in self._op.inputs["grads"]), strict=True))
 
     def _placed(self, array: Any) -> Placed:

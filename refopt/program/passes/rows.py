@@ -18,16 +18,12 @@ from refopt.program.program import Program, expect_program
 def update_rows(program: Program, count: str = "global") -> Result:
     """Let updates read sparse gradients, and step only the rows that these name (numerics, N22).
 
-    A ``scatter_add`` and the update of the dense gradient that it makes become one update, whose gradient is sparse: a
-    lazy step, by `refopt.cpu.merged_lazy`. Rows that no rank names keep every bit, and so do their states: that is
-    another step, except of SGD. The dense gradient is gone. An average over ranks becomes the ``grad_factor``, as by
-    `fold_averages`. All ranks step the rows of all ranks, in rank order.
-
-    `fuse_optimizer` then makes one op of many tables.
+    A ``scatter_add`` and the update of the dense gradient that it makes become an update of the rows of all ranks, in
+    rank order, by `refopt.cpu.merged_lazy`. It changes what is computed: other rows, and their states, keep every bit.
+    An average over ranks becomes the ``grad_factor``, as by `fold_averages`. `fuse_optimizer` then merges tables.
 
     Args:
-        count: what scalars such as powers of beta count: ``"global"``, the steps of the table; or ``"row"``, those of
-            each row, so that they have one number for each.
+        count: what powers of beta count: ``"global"``, the table's steps; or ``"row"``, each row's.
 
     Source: Paddle's ``lazy_mode``.
     """
@@ -53,7 +49,7 @@ class _Search:
         self._begun |= {var.initial for var in program.vars.values() if isinstance(var.initial, str)}
 
     def add(self, place: int, op: Op) -> str:
-        """Replace a ``scatter_add`` and the update of its result. Returns why not; empty if it is done."""
+        """Replace a ``scatter_add`` and the update of its result, or return why not."""
         program, dense = self._program, op.writes[0]
         *averages, last = sorted({place, *chain(*program.users.get(dense, ()))})[1:] or [place]
         update = program.main[last]
