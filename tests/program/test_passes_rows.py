@@ -219,7 +219,7 @@ def test_a_step_is_skipped(backend):
     arrays = {**cases.arrays_of(made), "flag": np.ones(1, np.float32)}
 
     def rank(world):
-        bound = cases.bound_on(made, world, backend, cases.put(backend, arrays))
+        bound = cases.bound_on(made, world, backend, arrays)
         before = cases.read(bound)
         return cases.read(cases.stepped(bound)) == before
 
