@@ -121,7 +121,7 @@ class Steady:
 
     def __init__(self, tensors: list[Tensor]) -> None:
         """Record the tensors as they are now."""
-        self._places = _places_of(tensors).tobytes()
+        self._places = [x.data_ptr() for x in tensors]
         self._kinds = [_kind(x) for x in tensors]
         self._alike = Alike(tensors)
 
@@ -131,20 +131,22 @@ class Steady:
             if self._kinds != [_kind(x) for x in tensors]:
                 return False
             self._alike = Alike(tensors)  # another flag of autograd's, such as requires_grad
-        return _places_of(tensors).tobytes() == self._places
+        return _are_at(tensors, self._places)
 
 
 class Reader:
     """The addresses of some parameters' gradients, and whether they match the recorded ones.
+
+    With the `Steady` of the parameters, it compares these first.
 
     Attributes:
         places: their addresses, 0 if there is none, int64.
         present: by parameter, whether there is one.
     """
 
-    def __init__(self, params: list[Any]) -> None:
+    def __init__(self, params: list[Any], steady: Steady | None = None) -> None:
         """Read those of some parameters."""
-        self._params = params
+        self._params, self._steady = params, steady
         self.places, self.present = np.zeros(len(params), np.int64), np.zeros(len(params), bool)
         self._all = np.ones(len(params), bool)
         self._masks: Recent[bytes, Alike] = Recent()  # what gradients are like, by which there are
@@ -154,6 +156,8 @@ class Reader:
 
         ``grads`` replace those of the parameters.
         """
+        if self._steady is not None and not self._steady(self._params):
+            return None
         if grads is None:
             grads = [param.grad for param in self._params]
         some: list[Any]
@@ -192,6 +196,12 @@ def same(some: list[Any], others: list[Any]) -> bool:
 def versions(tensors: list[Tensor]) -> np.ndarray:
     """How often PyTorch has counted a write into each, int64."""
     return np.array([tensor._version for tensor in tensors], np.int64)
+
+
+def _are_at(tensors: list[Any], places: list[int]) -> bool:
+    """Whether tensors are at some addresses."""
+    ask = getattr(torch._C, "_tensors_data_ptrs_at_indices_equal", None)  # only builds for CUDA have it
+    return [x.data_ptr() for x in tensors] == places if ask is None else ask(tensors, places, [*range(len(tensors))])
 
 
 def _places_of(tensors: Sequence[Any]) -> np.ndarray:
