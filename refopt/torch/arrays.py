@@ -29,15 +29,10 @@ def arrays_of(tensors: list[Tensor | None]) -> list[Any]:
 def follow_stream(plan: Any, device: torch.device) -> None:
     """Move a plan on a GPU to PyTorch's current stream there."""
     if device.type == "cuda":
-        stream = current_stream(device.index)
+        ask = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # which makes no object
+        stream = ask(device.index) if ask else torch.cuda.current_stream(device).cuda_stream
         if stream != plan.stream:
             plan.stream = stream
-
-
-def current_stream(index: int) -> int:
-    """The handle of PyTorch's current stream on a GPU; no object is made for it where PyTorch has a way without."""
-    ask = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-    return torch.cuda.current_stream(index).cuda_stream if ask is None else ask(index)
 
 
 def described(tensor: Tensor) -> Array:

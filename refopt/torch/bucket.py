@@ -12,7 +12,7 @@ from torch import Tensor
 
 from refopt import gpu
 from refopt.state.steps import BASES
-from refopt.torch import coded, host
+from refopt.torch import coded
 from refopt.torch.arrays import arrays_of, follow_stream, require_apart
 from refopt.torch.formulas import Formula
 from refopt.torch.gate import Gate
@@ -35,11 +35,11 @@ class _Planned:
 class Watched:
     """Tensors that plans have, as they were when the plans were made."""
 
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
+    def __init__(self, tensors: Sequence[Tensor], form: Any) -> None:
         """Record them; parts and placements of DTensors."""
         self._tensors = list(tensors)
         self._sharded = any(map(is_dtensor, tensors))
-        self.steady, self._spreads = host.form().Steady(self._parts()), self._spreads_now()
+        self.steady, self._spreads = form.Steady(self._parts()), self._spreads_now()
 
     def is_current(self) -> bool:
         """Whether they still are; whoever has looked at them in between."""
@@ -64,30 +64,33 @@ class Bucket:
         masters: those of parameters that have one.
     """
 
-    def __init__(self, members: Sequence[Member], formulas: Sequence[Formula], states_too: bool, lazy: bool) -> None:
+    def __init__(
+        self, members: Sequence[Member], formulas: Sequence[Formula], form: Any, states_too: bool, lazy: bool
+    ) -> None:
         """Complete the states; `bind` makes the plan, and `commit` puts the states where PyTorch has them.
 
         Args:
             members: the parameters.
             formulas: of each group of the optimizer, by number.
+            form: that of `refopt.torch.host`.
             states_too: whether other code may refer to the states.
             lazy: whether the gradients are sparse, and name the rows to update.
         """
-        self._members, self._host = members, host.form()
+        self._members, self._form = members, form
         self._groups = [member.group for member in members]
         self._formulas, self._formula = formulas, formulas[members[0].group]
         self.params = [member.param for member in members]
         self._sharded = any(map(is_dtensor, self.params))
         self._on_gpu = local(self.params[0]).is_cuda
         self._lazy, self._turning = lazy, [member.param for member in members if formulas[member.group].lazy]
-        self._watched = Watched(self.params)
+        self._watched = Watched(self.params, form)
         self._compared = not (lazy or self._sharded)  # with the gradients, in one pass
-        steady = [self._watched.steady] if self._compared else []
+        steady = self._watched.steady if self._compared else None
         self.gradients: Any = (Rows if lazy else Gradients)(
-            self.params, lambda i: f"{members[i].label}: grad", *steady)
+            self.params, lambda i: f"{members[i].label}: grad", form, steady)
         self._states = [completed(m.label, m.param, m.state, formulas[m.group]) for m in members]
         self._check_apart()
-        self.masters = Masters(self.params, [kept.get(MASTER) for kept in self._states])
+        self.masters = Masters(self.params, [kept.get(MASTER) for kept in self._states], form)
         held, self._labels = [member.state for member in members], [member.label for member in members]
         begun = [any(state.get(key) is not None for key in self._formula.states.values()) for state in held]
         self.steps = Steps(whole(self._labels, numbers_of(held, "step", 0).tolist() if self._formula.counts else begun))
@@ -112,7 +115,7 @@ class Bucket:
         """Compare states, too, before each step: from now on, other code may refer to them."""
         if self._others is None:
             kept = [x for kept in self._states for x in kept.values()]
-            self._others = Watched([*kept, *(x for views in self._views.values() for x in views)])
+            self._others = Watched([*kept, *(x for views in self._views.values() for x in views)], self._form)
 
     def _check_apart(self) -> None:
         """Refuse states that share memory with another or a parameter."""
@@ -140,6 +143,10 @@ class Bucket:
     def captured(self) -> bool:
         """Whether a graph has a step of one of the plans."""
         return bool(self._of_graphs) or any(each.captured for each in self._plans.values())
+
+    def capturing(self) -> bool:
+        """Whether PyTorch's current stream is being captured."""
+        return self._on_gpu and torch.cuda.is_current_stream_capturing()
 
     def _made(self) -> gpu.Plan:
         """A plan for the current gradients."""
@@ -186,7 +193,7 @@ class Bucket:
 
         ``before_compare`` leaves out what `compare` finds.
         """
-        if any(x.grad is not None and x.grad.is_sparse != self._lazy for x in self._turning):
+        if self._turning and any(x.grad is not None and x.grad.is_sparse != self._lazy for x in self._turning):
             return False
         if not (before_compare and self._compared) and not self._watched.is_current():
             return False
@@ -239,8 +246,7 @@ class Bucket:
 
     def step(self) -> None:
         """Update the parameters by the gradients that were looked up."""
-        plan = self._now.plan
-        captured = plan.device.capturing(plan.stream)
+        plan, captured = self._now.plan, self.capturing()
         for i in self._hidden:
             self._members[i].state.put(self._states[i])
         self._hidden = []
@@ -250,7 +256,7 @@ class Bucket:
             self._set_of_step(captured)
         plan.step()
         self._count(captured)
-        self._host.increment_version(self._stepped)
+        self._form.increment_version(self._stepped)
         self.masters.known()
 
     def _count(self, captured: bool) -> None:

@@ -24,14 +24,15 @@ class Gradients:
         kind: the dtype of each, ``None`` if there is none: one plan can read all gradients of one kind.
     """
 
-    def __init__(self, params: Sequence[Any], label: Callable[[int], str], steady: Any = None) -> None:
+    def __init__(self, params: Sequence[Any], label: Callable[[int], str], form: Any, steady: Any) -> None:
         """Read the gradients of some parameters.
 
-        ``label`` returns the name of one's gradient in errors; ``steady`` tells whether the parameters are as planned.
+        ``label`` returns the name of one's gradient in errors, ``form`` is that of `refopt.torch.host`, and ``steady``,
+        if given, tells whether the parameters are as planned.
         """
         self._owners, self._params, self._label = list(params), [local(param) for param in params], label
         self._sharded, self._steady = any(map(is_dtensor, params)), steady
-        self._reader = host.form().Reader(self._owners, steady)
+        self._reader = form.Reader(self._owners, steady)
         self._copies: dict[int, Tensor] = {}
         self._placed: dict[int, Tensor] = {}  # of gradients whose placements differ from their parameters'
         self._on_gpu = self._params[0].is_cuda
@@ -119,7 +120,7 @@ class Rows:
         present: whether each parameter has one.
     """
 
-    def __init__(self, params: Sequence[Tensor], label: Callable[[int], str]) -> None:
+    def __init__(self, params: Sequence[Tensor], label: Callable[[int], str], *_: Any) -> None:
         """Read the gradients of some parameters; ``label`` returns the name of one's gradient in errors."""
         self._params, self._label = params, label
         self.compare()

@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from refopt.torch import host
 from refopt.torch.sharded import is_dtensor, like, local
 
 MASTER = "master_param"
@@ -44,11 +43,11 @@ def follow(master: Tensor, param: Tensor) -> None:
 class Masters:
     """The masters of a bucket, and what tells writes to them and their parameters: PyTorch's counts, and addresses."""
 
-    def __init__(self, params: Sequence[Tensor], masters: Sequence[Tensor | None]) -> None:
+    def __init__(self, params: Sequence[Tensor], masters: Sequence[Tensor | None], form: Any) -> None:
         """Record the masters that exist, assuming that they match their parameters."""
         self._pairs = [(param, x) for param, x in zip(params, masters, strict=True) if x is not None]
         self._counted = [x for pair in self._pairs for x in pair]
-        self._sharded, self._versions_of = any(map(is_dtensor, self._counted)), host.form().versions
+        self._sharded, self._versions_of = any(map(is_dtensor, self._counted)), form.versions
         self._places = self._places_now()
         self.known()
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from refopt.checks.arguments import chosen, flag, number, whole
-from refopt.torch import options
+from refopt.torch import host, options
 from refopt.torch.arrays import has_memory
 from refopt.torch.bucket import Bucket
 from refopt.torch.gate import Gate
@@ -100,6 +100,7 @@ class Merged(Grouped):
         """Start without plans."""
         self._buckets: list[Bucket] | None = None
         self._looked = False  # whether other code may refer to the states
+        self._accelerated: bool | None = None  # whether `host.accelerate` was in force at the first step
         self._of_graphs: list[Bucket] = []  # whose plans replays need
         self._given: tuple[Tensor, float] | None = None  # the norm of gradients, and to what the next step clips it
         self._multiplied = False  # whether plans read such a factor
@@ -155,8 +156,8 @@ class Merged(Grouped):
 
     def _observed(self) -> bool:
         """Whether there are hooks of steps, or a profiler that is to see them."""
-        hooks = self._optimizer_step_pre_hooks, self._optimizer_step_post_hooks, *EVERYWHERE
-        return any(x is None or len(x) for x in hooks) or torch.autograd._profiler_enabled()
+        own = self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks
+        return bool(own or EVERYWHERE != [{}, {}] or torch.autograd._profiler_enabled())
 
     def _whole_step(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = None
@@ -232,6 +233,8 @@ class Merged(Grouped):
         """Sort the parameters that have a gradient or a state into buckets, each of which gets a plan."""
         for bucket in self._buckets or ():
             bucket.show(self._compare_masters)
+        self._accelerated = host.is_on() if self._accelerated is None else self._accelerated
+        self._form = host.form(self._accelerated)
         formulas = [self._checked_formula(k, group) for k, group in enumerate(self.param_groups)]
         kinds: dict[tuple, list[Member]] = {}
         dormant = []
@@ -248,7 +251,8 @@ class Merged(Grouped):
                 kinds.setdefault((param.device, real_dtype(param), lazy, formula.kind), []).append(member)
         self._clips_here = self._takes_norm_here(kinds)
         multiplied = self._multiplied or (self._max_norm is not None and not self._clips_here)
-        buckets = [Bucket(members, formulas, self._looked, lazy) for (_, _, lazy, _), members in kinds.items()]
+        buckets = [Bucket(members, formulas, self._form, self._looked, lazy)
+                   for (_, _, lazy, _), members in kinds.items()]
         gates = []
         for device in dict.fromkeys(device for device, *_ in kinds):
             here = [bucket for bucket in buckets if bucket.params[0].device == device]
@@ -265,7 +269,7 @@ class Merged(Grouped):
         self._state.keep()
         self._buckets, self._gates, self._gated = buckets, gates, (*gated, self._multiplied)
         self._dormant, self._formulas = dormant, formulas
-        self._recorded = Recorded(self.param_groups)
+        self._recorded = Recorded(self.param_groups, self._form)
 
     def _takes_norm_here(self, kinds: Mapping[tuple, list[Member]]) -> bool:
         """Whether one check computes the norm of all gradients: dense, of one device and arithmetic type, unsharded."""
@@ -278,13 +282,17 @@ class Merged(Grouped):
 
         ``before_compare`` leaves out what `Bucket.compare` finds.
         """
-        if self._state.changed or not self._recorded.same_params(self.param_groups):
+        if self._form is not host.form(self._accelerated) and not any(map(Bucket.capturing, self._buckets or ())):
+            return False  # compiled in the meantime
+        same = self._recorded.same_objects(self.param_groups)
+        if self._state.changed or not (same or self._recorded.same_params(self.param_groups)):
             return False
-        if any(param.grad is not None for param in self._dormant if has_memory(param)):
+        if self._dormant and any(param.grad is not None for param in self._dormant if has_memory(param)):
             return False
-        if not all(bucket.is_current(before_compare) for bucket in self._buckets or ()):
-            return False
-        if self._recorded.same_objects(self.param_groups):
+        for bucket in self._buckets or ():
+            if not bucket.is_current(before_compare):
+                return False
+        if same:
             return True
         now, formulas = options_of(self.param_groups), list(self._formulas)
         for k, (group, new, old) in enumerate(zip(self.param_groups, now, self._recorded.options, strict=True)):
