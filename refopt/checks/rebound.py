@@ -84,7 +84,7 @@ class Bound:
         return (addresses & self._lower[slot]) != 0
 
     def shifted(self, slot: str, addresses: Any) -> np.ndarray | None:
-        """A copy of other addresses for a slot that is read, if they are int64, and arrays present and aligned as now."""
+        """A copy of other addresses for a slot that is read, if they are int64, present and aligned as now."""
         held = self.addresses.get(slot) if isinstance(slot, str) and slot not in self._written else None
         if held is None or type(addresses) is not np.ndarray or addresses.dtype != np.int64:
             return None
