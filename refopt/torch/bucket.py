@@ -144,10 +144,6 @@ class Bucket:
         """Whether a graph has a step of one of the plans."""
         return bool(self._of_graphs) or any(each.captured for each in self._plans.values())
 
-    def capturing(self) -> bool:
-        """Whether PyTorch's current stream is being captured."""
-        return self._on_gpu and torch.cuda.is_current_stream_capturing()
-
     def _made(self) -> gpu.Plan:
         """A plan for the current gradients."""
         formula, row = self._formula, self._formula.row
@@ -246,7 +242,8 @@ class Bucket:
 
     def step(self) -> None:
         """Update the parameters by the gradients that were looked up."""
-        plan, captured = self._now.plan, self.capturing()
+        plan = self._now.plan
+        captured = plan.device.capturing(plan.stream)
         for i in self._hidden:
             self._members[i].state.put(self._states[i])
         self._hidden = []

@@ -282,7 +282,7 @@ class Merged(Grouped):
 
         ``before_compare`` leaves out what `Bucket.compare` finds.
         """
-        if self._form is not host.form(self._accelerated) and not any(map(Bucket.capturing, self._buckets or ())):
+        if self._form is not host.form(self._accelerated) and not torch.cuda.is_current_stream_capturing():
             return False  # compiled in the meantime
         same = self._recorded.same_objects(self.param_groups)
         if self._state.changed or not (same or self._recorded.same_params(self.param_groups)):
