@@ -89,7 +89,7 @@ numba-types: $(INSTALLED)  ## record the types that numba-cuda infers again
 	.venv/bin/python -m benchmarks.numba_types
 
 exercises: $(INSTALLED)  ## make notebooks/exercises again from their solutions
-	cd notebooks && $(CURDIR)/.venv/bin/python -m exercise
+	cd notebooks && $(CURDIR)/.venv/bin/python -m refopt_exercises
 
 site: $(SITE)  ## the documentation as web pages, links checked
 	.venv-site/bin/sphinx-build -n -W --keep-going -q -c docs/_site -d build/doctrees . build/site

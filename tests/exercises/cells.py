@@ -1,6 +1,6 @@
 """The code cells of an exercise, run one after the other in this process."""
 
-from exercise import cells, generate
+from refopt_exercises import cells, generate
 
 
 def run(name, folder, solved):

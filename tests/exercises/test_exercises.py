@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import needs
 import numpy as np
 import pytest
-from exercise import Exercise, Verdict, generate, solution, witness
-from exercise import exercise as exercise_module
-from exercise.arguments import on_device
+from refopt_exercises import Exercise, Verdict, generate, solution, witness
+from refopt_exercises import exercise as exercise_module
+from refopt_exercises.arguments import on_device
 
 from benchmarks.record import ROOT
 from refopt import gpu, simt

@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from exercise import __main__ as command
-from exercise import generate, grade, solution
+from refopt_exercises import __main__ as command
+from refopt_exercises import generate, grade, solution
 
 NAME = "01_guard_the_tail"
 STUB, SOLVED = (generate.notebook(NAME, solved) for solved in (False, True))
@@ -88,5 +88,5 @@ def test_folders_without_an_answer_are_refused(learner, tmp_path, capsys):
     said = "expected one notebook of exercise 01, got 01-copy.ipynb and 01-guard-the-tail.ipynb"
     assert said in capsys.readouterr().err
     assert command.main(["grade", str(tmp_path / "gone")]) == 2 and "No such file" in capsys.readouterr().err
-    assert command.main(["grade"]) == 2 and "python -m exercise" in capsys.readouterr().err
+    assert command.main(["grade"]) == 2 and "python -m refopt_exercises" in capsys.readouterr().err
     assert solution.names()

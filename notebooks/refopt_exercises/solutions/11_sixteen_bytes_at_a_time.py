@@ -13,10 +13,10 @@ Explained in: ../2a-all-tensors.ipynb
 # %%
 import numpy as np
 
-from exercise import Exercise
 from refopt.gpu import cuda
 from refopt.gpu.cuda import address
 from refopt.gpu.vectors import load4_float32, load_float32, store4_float32, store_float32
+from refopt_exercises import Exercise
 
 
 def spec(p, g, lr):

@@ -13,11 +13,11 @@ Explained in: ../3-lars.ipynb
 # %%
 import numpy as np
 
-from exercise import Exercise
 from refopt.gpu import cuda
 from refopt.gpu.cuda import address, on_machine_of
 from refopt.gpu.parts import sqrt
 from refopt.gpu.vectors import load_float32, store_float32
+from refopt_exercises import Exercise
 
 
 def norm(x):

@@ -13,8 +13,8 @@ Explained in: ../2b-sums.ipynb
 # %%
 import numpy as np
 
-from exercise import Exercise
 from refopt.gpu import cuda
+from refopt_exercises import Exercise
 
 
 def spec(x, sums):

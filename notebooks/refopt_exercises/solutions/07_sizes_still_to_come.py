@@ -15,8 +15,8 @@ Explained in: ../7-what-goes-wrong.ipynb
 # %%
 import numpy as np
 
-from exercise import Exercise
 from refopt.gpu import cuda
+from refopt_exercises import Exercise
 
 
 def spec(sizes, to_come):

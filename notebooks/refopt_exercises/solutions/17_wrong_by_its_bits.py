@@ -21,8 +21,8 @@ import math
 
 import numpy as np
 
-from exercise import Exercise, suspect
 from refopt.gpu import cuda
+from refopt_exercises import Exercise, suspect
 
 spec = suspect.adamw  # (p, g, m, u, lr, beta1, beta2, epsilon, coeff, beta1_pow, beta2_pow)
 

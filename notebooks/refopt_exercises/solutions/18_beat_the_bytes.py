@@ -14,8 +14,8 @@ Explained in: ../1-why-merging-pays.ipynb
 # %%
 import numpy as np
 
-from exercise import Exercise
 from refopt.gpu import cuda
+from refopt_exercises import Exercise
 
 
 def spec(p, g, v, scale, lr, mu):

@@ -17,9 +17,9 @@ Explained in: ../../docs/adding-an-optimizer.md
 # %%
 import numpy as np
 
-from exercise import Exercise
 from refopt import cpu
 from refopt.gpu import cuda, parts
+from refopt_exercises import Exercise
 
 ONE, ZERO = np.float32(1), np.float32(0)
 

@@ -1,7 +1,7 @@
 """Commands on exercises.
 
-    python -m exercise               writes the stub notebooks and the index again, in a clone
-    python -m exercise grade FOLDER  grades the notebooks of a class, and prints a table
+    python -m refopt_exercises               writes the stub notebooks and the index again, in a clone
+    python -m refopt_exercises grade FOLDER  grades the notebooks of a class, and prints a table
 """
 
 import json

@@ -12,8 +12,8 @@ Explained in: ../2-from-ten-lines.ipynb
 # %%
 import numpy as np
 
-from exercise import Exercise
 from refopt.gpu import cuda
+from refopt_exercises import Exercise
 
 
 def spec(p, g, v, lr, mu):

@@ -13,10 +13,10 @@ Explained in: ../8-coalescing.ipynb
 # %%
 import numpy as np
 
-from exercise import Exercise
 from refopt.gpu import cuda
 from refopt.gpu.cuda import address, on_machine_of
 from refopt.gpu.vectors import load_float32, store_float16
+from refopt_exercises import Exercise
 
 
 def offsets_of(grads):

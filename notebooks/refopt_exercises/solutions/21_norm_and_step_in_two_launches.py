@@ -17,11 +17,11 @@ Explained in: ../2b-sums.ipynb
 # %%
 import numpy as np
 
-from exercise import Exercise
 from refopt.gpu import cuda, parts
 from refopt.gpu.cuda import on_machine_of
 from refopt.gpu.parts import START, STOP, TENSOR, sqrt
 from refopt.gpu.vectors import load_float32, store_float32
+from refopt_exercises import Exercise
 
 ZERO, ONE = np.float32(0), np.float32(1)
 

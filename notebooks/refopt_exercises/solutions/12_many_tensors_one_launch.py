@@ -13,10 +13,10 @@ Explained in: ../2a-all-tensors.ipynb
 # %%
 import numpy as np
 
-from exercise import Exercise
 from refopt.gpu import cuda, parts
 from refopt.gpu.parts import START, STOP, TENSOR
 from refopt.gpu.vectors import load_float32, store_float32
+from refopt_exercises import Exercise
 
 
 def spec(params, grads, lr):

@@ -17,9 +17,9 @@ Explained in: ../12-sharding.ipynb
 # %%
 import numpy as np
 
-from exercise import Exercise
 from refopt.comm import local
 from refopt.gpu import cuda
+from refopt_exercises import Exercise
 
 RANKS = 4
 QUARTER = np.float32(1 / RANKS)

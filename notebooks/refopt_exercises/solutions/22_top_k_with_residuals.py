@@ -21,8 +21,8 @@ Explained in: ../11-fused-all-reduce.ipynb
 # %%
 import numpy as np
 
-from exercise import Exercise
 from refopt.gpu import cuda
+from refopt_exercises import Exercise
 
 ZERO = np.float32(0)
 

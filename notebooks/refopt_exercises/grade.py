@@ -1,4 +1,4 @@
-"""Grades the notebooks of a class: ``python -m exercise grade FOLDER``.
+"""Grades the notebooks of a class: ``python -m refopt_exercises grade FOLDER``.
 
 Each folder in FOLDER is a learner, and its notebooks are the answers; notebooks in FOLDER itself are those of one
 learner. They may have any name: a notebook says itself which `Exercise` it is of. Only the answer counts: it is judged
@@ -62,7 +62,7 @@ def apart(name: str, path: Path, seconds: float = SECONDS) -> Grade:
     """The grade of a notebook, run in a process of its own: what it prints is left out, and it may not take forever."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "grade.json"
-        command = [sys.executable, "-m", "exercise", "judge", name, str(path.resolve()), str(out)]
+        command = [sys.executable, "-m", "refopt_exercises", "judge", name, str(path.resolve()), str(out)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
         except subprocess.TimeoutExpired:

@@ -15,9 +15,9 @@ Explained in: ../9-a-step-as-a-program.ipynb
 # %%
 import numpy as np
 
-from exercise import Exercise
 from refopt import cpu
 from refopt.program import Op, run, step_program
+from refopt_exercises import Exercise
 
 NAMES = "conv", "norm", "bias", "head"
 SHAPES = (6, 5), (6,), (6,), (4, 6)

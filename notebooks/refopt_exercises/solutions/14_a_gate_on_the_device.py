@@ -12,8 +12,8 @@ Explained in: ../6-mixed-precision.ipynb
 # %%
 import numpy as np
 
-from exercise import Exercise
 from refopt.gpu import cuda
+from refopt_exercises import Exercise
 
 
 def spec(p, g, v, found_inf, lr, mu):
