@@ -4,8 +4,7 @@
 `compare` looks at the numbers alone, as a test without the executor would; `picture` draws what the threads touch.
 """
 
-from . import suspect
 from .exercise import Exercise
 from .verdict import Verdict
 
-__all__ = ["Exercise", "Verdict", "suspect"]
+__all__ = ["Exercise", "Verdict"]

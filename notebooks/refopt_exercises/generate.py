@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from . import solution
+from .exercise import SCORES
 
 FOLDER = Path(__file__).parents[1] / "exercises"
 INDEX = FOLDER / "README.md"
@@ -81,6 +82,11 @@ def cells(name: str, solved: bool = False) -> list[tuple[str, str]]:
     return result
 
 
+def code(name: str, solved: bool = False) -> list[str]:
+    """The code cells of an exercise, or of its solution."""
+    return [text for kind, text in cells(name, solved) if kind == "code"]
+
+
 def path(name: str) -> Path:
     """Of the stub notebook."""
     return FOLDER / f"{name.replace('_', '-')}.ipynb"
@@ -112,8 +118,15 @@ def index() -> str:
     return before + "\n".join(rows) + "\n"
 
 
+def scores() -> str:
+    """What the solutions cost, as text: they are compared with this where there are no solutions."""
+    costs = {name: list(solution.load(name).exercise.cost(solution.load(name).answer)) for name in solution.names()}
+    return "{\n" + ",\n".join(f'"{name}": {cost}' for name, cost in costs.items()) + "\n}\n"
+
+
 def write() -> None:
-    """Write the notebooks and the page again."""
+    """Write the notebooks, the page and the scores again."""
+    SCORES.write_text(scores())
     for name in solution.names():
         path(name).write_text(notebook(name))
     INDEX.write_text(index())

@@ -37,11 +37,12 @@ def words(launch: Callable, answer: Any, reference: Any, args: Any, moved: int) 
     Args:
         launch: takes the answer and arguments on the device.
         answer: the learner's.
-        reference: the answer of the solution.
+        reference: the answer of the solution; None where there are no solutions.
         args: arguments in NumPy, large enough to fill a GPU.
         moved: bytes that the reference reads and writes.
     """
-    yours, production = (milliseconds(launch, x, args) for x in (answer, reference))
-    copy = timing.copy_milliseconds(moved)
-    return (f"Your kernel: {yours:.3f} ms for {moved / 1e6:,.1f} MB, {copy / yours:.0%} of the speed of a copy, "
-            f"{production / yours:.0%} of that of the reference solution.")
+    yours, copy = milliseconds(launch, answer, args), timing.copy_milliseconds(moved)
+    said = f"Your kernel: {yours:.3f} ms for {moved / 1e6:,.1f} MB, {copy / yours:.0%} of the speed of a copy"
+    if reference is None:
+        return f"{said}."
+    return f"{said}, {milliseconds(launch, reference, args) / yours:.0%} of that of the reference solution."

@@ -132,7 +132,7 @@ def texts():
         found[module.name] = Path(importlib.import_module(module.name).__file__).read_text()
     found |= {f"solutions.{path.stem}": path.read_text() for path in sorted(SOLUTIONS.glob("[0-9]*.py"))}
     for name in NOTEBOOKS:
-        found[name] = "\n\n\n".join(cells.of(ROOT / "notebooks" / f"{name}.ipynb"))
+        found[name] = "\n\n\n".join(map(cells.python, cells.of(ROOT / "notebooks" / f"{name}.ipynb")))
     for name in ("own-kernels", "read-a-kernel"):
         found[name] = "\n\n\n".join(text for language, text in page_code.blocks(name) if language == "python")
     return found

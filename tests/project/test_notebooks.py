@@ -69,7 +69,7 @@ def imported(path):
     from refopt_exercises import cells
 
     found = set()
-    for node in (node for text in cells.of(path) for node in ast.walk(ast.parse(text))):
+    for node in (node for text in cells.of(path) for node in ast.walk(ast.parse(cells.python(text)))):
         if isinstance(node, ast.Import):
             found |= {x.name.partition(".")[0] for x in node.names}
         if isinstance(node, ast.ImportFrom):

@@ -30,7 +30,7 @@ def arguments(n):
 
 
 cases = {"128 elements": arguments(128), "70 elements": arguments(70)}
-exercise = Exercise("18_beat_the_bytes", spec, cases, limits=["launches", "bytes", "requests"],
+exercise = Exercise("18_beat_the_bytes", spec, cases, limits=["launches", "bytes", "requests", "copies"],
                     large=lambda: arguments(2**22))
 
 

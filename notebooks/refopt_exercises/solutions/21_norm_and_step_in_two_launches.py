@@ -68,7 +68,7 @@ cases = {
     "gradients of 0": arguments(5, 64, scale=0),
     "20 tensors": arguments(*range(30, 130, 5), scale=2.0, max_norm=30.0, seed=5),
 }
-limits = "launches", "requests", "barriers"
+limits = "launches", "requests", "barriers", "copies"
 exercise = Exercise("21_norm_and_step_in_two_launches", spec, cases, launch, limits,
                     large=lambda: arguments(*[2**16] * 16))
 
