@@ -20,13 +20,13 @@ from .answers import answer
 
 NAMES = solution.names()
 DEAR = ("05", "10", "12", "17", "19", "21")  # whose pictures or cases take long
-DEAR_IN_WHOLE = (*DEAR, "11", "15")
-ONCE = [pytest.param(x, marks=[pytest.mark.slow] * x.startswith(DEAR_IN_WHOLE)) for x in NAMES]
+ONCE = [pytest.param(x, marks=[pytest.mark.slow] * x.startswith((*DEAR, "11", "15"))) for x in NAMES]
 WRONG = wrong_one_kernel.WRONG | wrong_merged.WRONG | wrong_steps.WRONG
 # One of refopt's kernels; the others compile in make test-long.
 COMPILED = "16_lion_as_a_rule"
 
 
+@pytest.mark.filterwarnings("error:.*NumPy's rules")
 @pytest.mark.parametrize("name", ONCE)
 def test_a_solution_passes(name):
     values = cells.run(generate.code(name, solved=True))
