@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import builtins
 import collections
+import importlib
 import itertools
 import linecache
 import math
@@ -21,13 +22,14 @@ from typing import Any
 import numpy as np
 
 from refopt.gpu import cuda, parts, vectors
+from refopt.simt.base.numba_types import is_numba_type
 
 from . import cells, generate, solution
 
 FILE = "answer.py"  # in reports; there is no such file
 OF_JUDGE = {"Exercise", "exercise", "spec", "cases", "arguments", "launch"}  # of an exercise: no business of an answer
-IMPORTS = {  # the names of Numba are those of `cuda`
-    "math": math, "numpy": np, "itertools": itertools, "collections": collections, "numba": cuda, "numba.cuda": cuda,
+IMPORTS = {  # and types of Numba
+    "math": math, "numpy": np, "itertools": itertools, "collections": collections, "numba.cuda": cuda,
     "refopt.gpu.cuda": cuda, "refopt.gpu.parts": parts, "refopt.gpu.vectors": vectors,
 }
 BUILTINS = {x.__name__: x for x in (
@@ -138,7 +140,7 @@ def load(name: str, source: str) -> Any:
 
 def _imported(statement: ast.Import | ast.ImportFrom, wanted: set[str]) -> dict[str, Any]:
     """What an import binds of what is wanted: modules of `IMPORTS`, and names of these."""
-    found = {}
+    found: dict[str, Any] = {}
     for x in statement.names:
         if (x.asname or x.name.partition(".")[0]) not in wanted:
             continue
@@ -148,6 +150,8 @@ def _imported(statement: ast.Import | ast.ImportFrom, wanted: set[str]) -> dict[
             found[x.asname or x.name] = IMPORTS[whole]
         elif module in IMPORTS and _is_open(IMPORTS[module], attribute) and attribute not in DECORATORS | STRINGS:
             found[x.asname or x.name] = getattr(IMPORTS[module], attribute)
+        elif module == "numba" and is_numba_type(value := getattr(importlib.import_module(module), attribute, None)):
+            found[x.asname or x.name] = value
         else:
             raise ValueError(f"An answer may not import {whole}; of modules, there are {', '.join(IMPORTS)}")
     return found
