@@ -24,11 +24,15 @@ class Gradients:
         kind: the dtype of each, ``None`` if there is none: one plan can read all gradients of one kind.
     """
 
-    def __init__(self, params: Sequence[Any], label: Callable[[int], str]) -> None:
-        """Read the gradients of some parameters; ``label`` returns the name of one's gradient in errors."""
+    def __init__(self, params: Sequence[Any], label: Callable[[int], str], form: Any, steady: Any) -> None:
+        """Read the gradients of some parameters.
+
+        ``label`` returns the name of one's gradient in errors, ``form`` is that of `refopt.torch.host`, and ``steady``,
+        if given, tells whether the parameters are as planned.
+        """
         self._owners, self._params, self._label = list(params), [local(param) for param in params], label
-        self._sharded = any(map(is_dtensor, params))
-        self._reader = host.form().Reader(self._owners)
+        self._sharded, self._steady = any(map(is_dtensor, params)), steady
+        self._reader = form.Reader(self._owners, steady)
         self._copies: dict[int, Tensor] = {}
         self._placed: dict[int, Tensor] = {}  # of gradients whose placements differ from their parameters'
         self._on_gpu = self._params[0].is_cuda
@@ -50,8 +54,8 @@ class Gradients:
             return parts
         return grads
 
-    def compare(self) -> bool:
-        """Whether any gradient has moved, appeared or disappeared since the last call.
+    def compare(self) -> bool | None:
+        """Whether any gradient has moved, appeared or disappeared since the last call; None if a parameter has changed.
 
         Raises:
             RuntimeError, TypeError: a gradient is sparse, has no memory of its own, or is of a dtype that no kernel
@@ -60,6 +64,8 @@ class Gradients:
         grads = self._now() if self._sharded else None  # which C++ asks for itself
         found = self._reader.compare(grads)
         if found is None:
+            if self._steady is not None and not self._steady(self._owners):
+                return None
             self._read(self._now() if grads is None else grads)
             return True
         if found == host.OTHERS:
@@ -114,7 +120,7 @@ class Rows:
         present: whether each parameter has one.
     """
 
-    def __init__(self, params: Sequence[Tensor], label: Callable[[int], str]) -> None:
+    def __init__(self, params: Sequence[Tensor], label: Callable[[int], str], *_: Any) -> None:
         """Read the gradients of some parameters; ``label`` returns the name of one's gradient in errors."""
         self._params, self._label = params, label
         self.compare()
