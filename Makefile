@@ -23,7 +23,7 @@ CHECK_PYTHON = @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) an
 # Modules are compiled as they are imported: of an installation, most never are.
 PIP_INSTALL := -m pip install -q --disable-pip-version-check --no-compile
 
-.PHONY: help verify test test-peers test-long test-gpu bench notebooks exercises site maps mutants oracle lint clean
+.PHONY: help verify test test-peers test-long test-gpu bench notebooks exercises handout site maps mutants oracle lint clean
 .PHONY: assemblers findings foreign numba-types ptx random-kernels records gpu-records wheels
 .DEFAULT_GOAL := help
 
@@ -89,7 +89,12 @@ numba-types: $(INSTALLED)  ## record the types that numba-cuda infers again
 	.venv/bin/python -m benchmarks.numba_types
 
 exercises: $(INSTALLED)  ## make notebooks/exercises again from their solutions
-	cd notebooks && $(CURDIR)/.venv/bin/python -m exercise
+	cd notebooks && $(CURDIR)/.venv/bin/python -m refopt_exercises write
+
+handout:  ## build/refopt-course.zip: what learners get, without solutions
+	mkdir -p build
+	git archive --prefix=refopt/ -o build/refopt-course.zip HEAD . ':!notebooks/refopt_exercises/solutions' \
+		':!docs/instructors.md' ':!tests'
 
 site: $(SITE)  ## the documentation as web pages, links checked
 	.venv-site/bin/sphinx-build -n -W --keep-going -q -c docs/_site -d build/doctrees . build/site

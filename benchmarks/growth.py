@@ -98,7 +98,7 @@ def plot(report: dict[str, Any], path: Path) -> None:
 
     counts = report["counts"]
     rows = sorted(report["rows"], key=lambda row: -row[str(counts[-1])])[:4]
-    with plt.style.context(ROOT / "notebooks" / "lecture" / "figures.mplstyle"):
+    with plt.style.context(ROOT / "notebooks" / "refopt_lecture" / "figures.mplstyle"):
         figure, axes = plt.subplots(figsize=(6, 3.6))
         for row, style in zip(rows, ("o-", "s--", "^-.", "d:"), strict=False):
             label = "all of it" if row["what"] == "all" else row["what"]

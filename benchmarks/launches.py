@@ -26,7 +26,7 @@ def draw(record: Path = RECORD, figure: Path = FIGURE) -> None:
     rows = {row["implementation"]: row["kernels"] for row in json.loads(record.read_text())["timeline"]
             if row["workload"] == "resnet50" and row["how"] == "plan" and "kernels" in row}
     styles = {"svg.hashsalt": "refopt", "svg.fonttype": "path"}
-    with plt.style.context([ROOT / "notebooks" / "lecture" / "figures.mplstyle", styles]):
+    with plt.style.context([ROOT / "notebooks" / "refopt_lecture" / "figures.mplstyle", styles]):
         drawn, axes = plt.subplots(figsize=(8, 2.1))
         for y, name in enumerate(LINES):
             spans = [(start, length) for _, start, length in rows[name]]

@@ -163,7 +163,7 @@ def draw_step(record: dict[str, Any], figure: Path) -> None:
     import matplotlib.pyplot as plt
 
     rows = drawn_of(record)
-    with plt.style.context([ROOT / "notebooks" / "lecture" / "figures.mplstyle", {"svg.hashsalt": "refopt"}]):
+    with plt.style.context([ROOT / "notebooks" / "refopt_lecture" / "figures.mplstyle", {"svg.hashsalt": "refopt"}]):
         drawn, axes = plt.subplots(len(rows), sharex=True, squeeze=False, figsize=(8, 1.0 + 1.1 * len(rows)))
         for ax, row in zip(axes[:, 0], rows, strict=True):
             timeline(ax, row["spans"], row["implementation"])
@@ -237,7 +237,7 @@ def draw_training(record: dict[str, Any], figure: Path) -> None:
     import matplotlib.pyplot as plt
 
     rows = [row for row in record["curves"] if "losses" in row]
-    with plt.style.context([ROOT / "notebooks" / "lecture" / "figures.mplstyle", {"svg.hashsalt": "refopt"}]):
+    with plt.style.context([ROOT / "notebooks" / "refopt_lecture" / "figures.mplstyle", {"svg.hashsalt": "refopt"}]):
         drawn, axes = plt.subplots(2, len(rows), sharex=True, squeeze=False, figsize=(1.0 + 3.2 * len(rows), 4.4))
         for (above, below), row in zip(axes.T, rows, strict=True):
             for name, style in (("foreach", "--"), ("fused", "-"), (OURS, ":")):

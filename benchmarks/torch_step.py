@@ -4,9 +4,9 @@
 
 Needs a CUDA GPU with PyTorch and numba-cuda. Gradients lie where they did, or elsewhere; or a backward pass has made
 them, and ``grad_objects_us`` is what it takes to ask for each, which has PyTorch make objects of Python's; or there are
-others of them than in the step before; or the learning rate is another. A row has the time on the host, before which
-the GPU is idle; on the GPU, which is kept busy until the step is enqueued; and of both. The exit status is 1 if a
-section failed or a row is wrong.
+others of them than in the step before; or the learning rate is another; or states are read before. A row has the time
+on the host, before which the GPU is idle; on the GPU, which is kept busy until the step is enqueued; and of both. The
+empty step is an optimizer's that does nothing. The exit status is 1 if a section failed or a row is wrong.
 """
 
 import argparse
@@ -16,8 +16,10 @@ import signal
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +31,29 @@ from benchmarks.measure import SLEEP, captured, copy_gb_s, free, l2_bytes
 from benchmarks.peers import compiled
 from benchmarks.record import RESULTS, ROOT, begin, by_sections, ended, short_name
 from benchmarks.torch_trace import traced
-from benchmarks.torch_work import OPTIMIZERS, OURS, SMALL, WORKLOADS, Step, Subject, Work, states_of, subjects, work_of
+from benchmarks.torch_work import (
+    ACCELERATED,
+    EMPTY,
+    OPTIMIZERS,
+    OURS,
+    SMALL,
+    WORKLOADS,
+    Step,
+    Subject,
+    Work,
+    states_of,
+    subjects,
+    work_of,
+)
 
 COMPILE_S = 60.0  # in which all of it is compiled
 MANY = 1000  # tensors; a program for more takes minutes to compile, and steps of them are timed less often
 ROUNDS, FEWER, WARMUP = 21, 9, 5
 CYCLES_PER_US = 2000.0  # at least as many as a multiprocessor has
 TOLERANCE = 1e-5  # relative to each tensor's largest value, after one step
-TIMING = f"median of {ROUNDS}, {FEWER} of more than {MANY} tensors; host by the clock, device by CUDA events"
+TIMING = (f"median of {ROUNDS}, {FEWER} of more than {MANY} tensors, optimizers in turns; host by the clock, device by "
+          "CUDA events")
+SAMPLED, SAMPLES, PERIOD, MOST = "resnet50", 400, 5e-5, 15  # of `shares`: workload, steps, seconds, functions
 DRAWN = (OURS, "eager"), ("fused", "eager"), ("foreach", "eager")  # of which a timeline is recorded
 
 
@@ -55,33 +72,20 @@ def conditions(work: Work, optimizer: Optimizer, how: str) -> dict[str, Callable
 
     found: dict[str, Callable[[], Any]] = {"same addresses": lambda: None}
     found |= {} if how.endswith("graph") else {"new addresses": work.turn, "after backward": work.backward}
-    return found | ({"other mask": work.other_mask, "new lr": other_rate} if how == "eager" else {})
-
-
-def times(step: Step, before: Callable[[], Any], on_gpu: bool = True, rounds: int = ROUNDS) -> dict[str, float]:
-    """Medians of a step's times: ``host_us``, ``whole_us``, and on a GPU ``ms``.
-
-    Args:
-        step, before: the call, and what is done before each, which is not timed.
-        on_gpu, rounds: whether there is a GPU to wait for, and how often each is timed.
-    """
-    wait = torch.cuda.synchronize if on_gpu else lambda: None
-    host, whole = [], []
-    for k in range(WARMUP + rounds):
-        before()
-        wait()
-        start = time.perf_counter()
-        step()
-        called = time.perf_counter()
-        wait()
-        if k >= WARMUP:
-            host.append((called - start) * 1e6)
-            whole.append((time.perf_counter() - start) * 1e6)
-    found = {"host_us": statistics.median(host), "whole_us": statistics.median(whole)}
-    if on_gpu:
-        cycles = max(SLEEP, int(1.5 * found["host_us"] * CYCLES_PER_US))
-        found["ms"] = statistics.median(device_ms(step, before, cycles, rounds))
+    if how == "eager":
+        found |= {"other mask": work.other_mask, "new lr": other_rate, "states read": lambda: optimizer.state}
     return found
+
+
+def times(step: Step, before: Callable[[], Any], wait: Callable[[], Any]) -> tuple[float, float]:
+    """Microseconds of one call on the host, and until the device is done."""
+    before()
+    wait()
+    start = time.perf_counter()
+    step()
+    called = time.perf_counter()
+    wait()
+    return (called - start) * 1e6, (time.perf_counter() - start) * 1e6
 
 
 def device_ms(step: Step, before: Callable[[], Any], cycles: int, rounds: int) -> Iterator[float]:
@@ -98,47 +102,88 @@ def device_ms(step: Step, before: Callable[[], Any], cycles: int, rounds: int) -
         yield start.elapsed_time(stop)
 
 
-def rows_of(work: Work, routine: str, subject: Subject, copy: float = 0.0) -> Iterator[dict[str, Any]]:
-    """A row for each condition; one that says why, if PyTorch does not have this.
+def rows_of(work: Work, routine: str, listed: Sequence[Subject], copy: float = 0.0) -> Iterator[dict[str, Any]]:
+    """A row for each condition of each optimizer, timed in turns; one that says why, if PyTorch does not have this.
 
     Args:
-        work, routine, subject: the parameters, the optimizer's routine, and the optimizer.
+        work, routine, listed: the parameters, the optimizers' routine, and the optimizers.
         copy: GB/s of a copy on the device; 0 on the CPU.
     """
-    about = {
-        "workload": work.name, "routine": routine, "implementation": subject.name, "how": subject.how,
-        "tensors": len(work.params), "elements": work.elements,
-    }
-    on_gpu, start = work.device == "cuda", time.perf_counter()
-    try:
-        optimizer = subject.make(work.params)
-        step: Step = optimizer.step
-        step = compiled(step) if subject.how.startswith("compiled") else step
-        step = captured(step) if subject.how.endswith("graph") else step
-        for condition, before in conditions(work, optimizer, subject.how).items():
-            rounds = ROUNDS if len(work.params) <= MANY else FEWER
-            found = times(step, before, on_gpu, rounds)
+    about = {"workload": work.name, "routine": routine, "tensors": len(work.params), "elements": work.elements}
+    on_gpu, many = work.device == "cuda", len(work.params) > MANY
+    rounds, wait = FEWER if many else ROUNDS, torch.cuda.synchronize if on_gpu else lambda: None
+    ways: dict[Subject, tuple[Step, dict[str, Callable[[], Any]]]] = {}
+    failed: dict[Subject, Exception] = {}
+
+    @contextlib.contextmanager
+    def trying(subject: Subject) -> Iterator[None]:
+        """What PyTorch does not have, or not in time, ends nothing."""
+        try:
+            yield
+        except Exception as error:
+            wait()
+            failed[subject] = error
+
+    for subject in listed:
+        with trying(subject):
+            optimizer = subject.make(work.params)
+            step: Step = optimizer.step
+            step = compiled(step) if subject.how.startswith("compiled") else step
+            step = captured(step) if subject.how.endswith("graph") else step
+            ways[subject] = step, conditions(work, optimizer, subject.how)
+    for condition in dict.fromkeys(chain(*(found for _, found in ways.values()))):
+        there = {subject: (step, found[condition]) for subject, (step, found) in ways.items() if condition in found}
+        each: dict[Subject, list[tuple[float, float]]] = {subject: [] for subject in there}
+        for _ in range(WARMUP + rounds):
+            for subject in (x for x in there if x not in failed):
+                with trying(subject):
+                    each[subject].append(times(*there[subject], wait))
+        for subject, (step, before) in there.items():
+            if subject in failed:
+                continue
+            host, whole = zip(*each[subject][WARMUP:], strict=True)
+            row = {"implementation": subject.name, "how": subject.how, "condition": condition,
+                   "host_us": statistics.median(host), "host_least_us": min(host), "whole_us": statistics.median(whole)}
             if condition == "after backward":
-                found["grad_objects_us"] = times(work.grads, before, False, rounds)["host_us"]
-            if on_gpu:
-                bytes_ = work.bytes(routine)
-                found |= judged(found["ms"], bytes_, copy, held=bytes_, l2=l2_bytes())
-            yield about | {"condition": condition} | found | {"seconds": time.perf_counter() - start}
-    except Exception as error:  # what PyTorch does not have, or not in time, ends nothing
-        if on_gpu:
-            torch.cuda.synchronize()
+                row["grad_objects_us"] = statistics.median(times(work.grads, before, wait)[0] for _ in range(rounds))
+            if on_gpu and subject.name != EMPTY:
+                cycles = max(SLEEP, int(1.5 * row["host_us"] * CYCLES_PER_US))
+                row["ms"], bytes_ = statistics.median(device_ms(step, before, cycles, rounds)), work.bytes(routine)
+                row |= judged(row["ms"], bytes_, copy, held=bytes_, l2=l2_bytes())
+            yield about | row
+    for subject, error in failed.items():
         reason = f"{type(error).__name__}: {error}".splitlines()[0][:160]
-        yield about | {"skipped": reason, "ok": (subject.name, subject.how) != (OURS, "eager")}
+        skipped = {"skipped": reason, "ok": (subject.name, subject.how) != (OURS, "eager")}
+        yield about | {"implementation": subject.name, "how": subject.how} | skipped
 
 
 def steps(copy: float, works: list[Work]) -> Iterator[dict]:
     """All that need not be compiled."""
     for work in works:
         for routine in OPTIMIZERS:
-            for subject in subjects(routine):
-                if not subject.how.startswith("compiled"):
-                    yield from rows_of(work, routine, subject, copy)
-                    release()
+            yield from rows_of(work, routine, [x for x in subjects(routine) if not x.how.startswith("compiled")], copy)
+            release()
+
+
+def shares(works: list[Work], samples: int = SAMPLES) -> Iterator[dict]:
+    """By function, the share of a step's host time after a backward pass, as samples by a timer find it."""
+    for work in (x for x in works if x.name == SAMPLED):
+        for subject in (x for x in subjects("adamw") if x.name in (OURS, ACCELERATED) and x.how == "eager"):
+            optimizer, seen = subject.make(work.params), Counter[str]()
+
+            def look(_: int, frame: Any, seen: Counter[str] = seen) -> None:
+                code = frame.f_code
+                seen[f"{Path(code.co_filename).stem}.{code.co_qualname}"] += 1
+
+            for k in range(WARMUP + samples):
+                work.backward()
+                if work.device == "cuda":
+                    torch.cuda.synchronize()
+                with _timer(look, PERIOD, PERIOD) if k >= WARMUP else contextlib.nullcontext():
+                    optimizer.step()
+            count = sum(seen.values())
+            about = {"workload": work.name, "implementation": subject.name, "samples": count}
+            yield about | {"shares": {name: found / count for name, found in seen.most_common(MOST)}}
 
 
 def compiled_steps(copy: float, works: list[Work], seconds: float) -> Iterator[dict]:
@@ -155,25 +200,30 @@ def compiled_steps(copy: float, works: list[Work], seconds: float) -> Iterator[d
             yield about | {"skipped": f"no time left of {seconds:.0f} s"}
         else:
             with _limited(left):
-                rows = list(rows_of(work, routine, subject, copy))
+                rows = list(rows_of(work, routine, [subject], copy))
             yield from rows
             release()
 
 
 @contextlib.contextmanager
-def _limited(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError within, after so many seconds."""
-
-    def end(*_: Any) -> None:
-        raise TimeoutError(f"not compiled within the {seconds:.0f} s that were left")
-
-    before = signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+def _timer(call: Callable[..., Any], after: float, every: float = 0.0) -> Iterator[None]:
+    """Have a function called within, after so many seconds, and then every so many."""
+    before = signal.signal(signal.SIGALRM, call)
+    signal.setitimer(signal.ITIMER_REAL, after, every)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def _limited(seconds: float) -> Any:
+    """Raise TimeoutError within, after so many seconds."""
+
+    def end(*_: Any) -> None:
+        raise TimeoutError(f"not compiled within the {seconds:.0f} s that were left")
+
+    return _timer(end, seconds)
 
 
 def agreement(works: list[Work]) -> Iterator[dict]:
@@ -202,7 +252,8 @@ def memory(works: list[Work]) -> Iterator[dict]:
     for work in works:
         on_gpu = work.device == "cuda"
         for routine in OPTIMIZERS:
-            for subject in (x for x in subjects(routine) if x.how == "eager" and (on_gpu or x.name != "capturable")):
+            left_out = (EMPTY,) if on_gpu else (EMPTY, "capturable")
+            for subject in (x for x in subjects(routine) if x.how == "eager" and x.name not in left_out):
                 release()
                 before = _taken() if on_gpu else (0, 0)
                 optimizer = subject.make(work.params)
@@ -258,6 +309,8 @@ def measured(names: list[str], seconds: float, out: Path, device: str = "cuda") 
         yield "steps", partial(steps, copy, works)
         yield "memory", partial(memory, works)
         yield "timelines", partial(timelines, works)
+        if device == "cuda":
+            yield "shares", partial(shares, works)
         yield "compiled", partial(compiled_steps, copy, works, seconds)
 
     by_sections(report, sections(), out)

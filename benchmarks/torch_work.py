@@ -11,9 +11,9 @@ from refopt import torch as merged
 from refopt.catalog import ROUTINES, Spec
 
 Step = Callable[[], Any]
-OURS, ACCELERATED = "refopt.torch", "refopt.torch, accelerated"
-SMALL = "10,000 tensors of 100"
-WORKLOADS = "resnet50", "bert-large", SMALL
+OURS, ACCELERATED, EMPTY = "refopt.torch", "refopt.torch, accelerated", "an empty step"
+FEWER, SMALL = "2,000 tensors of 100", "10,000 tensors of 100"
+WORKLOADS = "resnet50", "bert-large", FEWER, SMALL
 # By routine, PyTorch's class and what it is given.
 OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
     "adamw": ("AdamW", {"lr": REQUIRED["lr"]}),
@@ -91,7 +91,18 @@ class Work:
 
 def work_of(name: str, device: str = "cuda") -> Work:
     """A workload of the catalogue, or the one of many small tensors."""
-    return Work(name, [(100,)] * 10_000 if name == SMALL else shapes_of(name), device)
+    count = {FEWER: 2_000, SMALL: 10_000}.get(name)
+    return Work(name, [(100,)] * count if count else shapes_of(name), device)
+
+
+class Empty(Optimizer):
+    """A step that does nothing: what PyTorch's own part of each step takes."""
+
+    def __init__(self, params: Sequence[torch.nn.Parameter]) -> None:
+        super().__init__(params, {"lr": REQUIRED["lr"]})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Nothing."""
 
 
 class Subject(NamedTuple):
@@ -118,7 +129,7 @@ def subjects(routine: str) -> list[Subject]:
         return getattr(merged, kind)(params, **given)
 
     made = [Subject(OURS, how, ours) for how in ("eager", "graph")]
-    made.append(Subject(ACCELERATED, "eager", lambda params: ours(params, True)))
+    made += [Subject(ACCELERATED, "eager", lambda params: ours(params, True)), Subject(EMPTY, "eager", Empty)]
 
     def pytorchs(name: str, how: str, options: dict[str, Any]) -> Subject:
         return Subject(name, how, lambda params: getattr(torch.optim, kind)(params, **given, **options))

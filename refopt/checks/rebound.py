@@ -9,6 +9,7 @@ from refopt.checks.arguments import listed, shown
 from refopt.checks.arrays import Array
 from refopt.checks.dtypes import ITEM_SIZES
 
+WIDEST = 16  # bytes of the widest access of kernels
 Extents = np.ndarray  # (2, n): the addresses at which each present array begins and ends, in bytes
 # The addresses of arrays if each is, apart from its address, like the one before; else None. The last argument is a
 # list in which the function may keep state.
@@ -45,10 +46,8 @@ class Bound:
         self._bytes = {slot: np.array([_nbytes(a) for a in row], np.int64) for slot, row in rows}
         # The address bits that must be 0 for elements of the dtype.
         self._lower = {slot: np.array([_item(a) - 1 for a in row], np.int64) for slot, row in rows}
-        self._any_lower = {slot: np.bitwise_or.reduce(lower) for slot, lower in self._lower.items()}
         self._looks: dict[str, list] = {slot: [] for slot in arrays}
         self._moved: set[str] = set()  # slots whose descriptions have outdated addresses
-        self._given: tuple[list, np.ndarray] = [], np.zeros(0, np.int64)  # a caller's last list, and as addresses
         self._written, self._shared = frozenset(written), list(shared)
         self._others: Extents | None = None  # of all written arrays, sorted; None if not known
 
@@ -84,6 +83,16 @@ class Bound:
         """By tensor, whether an address is misaligned for the slot's dtype."""
         return (addresses & self._lower[slot]) != 0
 
+    def shifted(self, slot: str, addresses: Any) -> np.ndarray | None:
+        """A copy of other addresses for a slot that is read, if they are int64, present and aligned as now."""
+        held = self.addresses.get(slot) if isinstance(slot, str) and slot not in self._written else None
+        if held is None or type(addresses) is not np.ndarray or addresses.dtype != np.int64:
+            return None
+        if addresses.shape != held.shape or (addresses != 0).tobytes() != self.there[slot].tobytes():
+            return None
+        changes = np.bitwise_or.reduce(addresses ^ held)
+        return addresses.copy() if changes > 0 and not changes & (WIDEST - 1) else None
+
     def moved(self, where: str, slot: str, addresses: Any, arrays: Any) -> tuple[np.ndarray, list[Any] | None, bool]:
         """Check a caller's new arrays for a slot: their addresses, and the arrays or ``None``.
 
@@ -108,7 +117,7 @@ class Bound:
             there[self.empty] = before[self.empty] if values is None else [values[i] is not None for i in self.empty]
         if there.tobytes() != before.tobytes():
             return places, self._stand_ins(where, slot, places, there) if values is None else values, True
-        if np.bitwise_or.reduce(places) & self._any_lower[slot] and (wrong := self.misplaced(slot, places)).any():
+        if (wrong := self.misplaced(slot, places)).any():
             i = int(wrong.argmax())
             item, array = int(self._lower[slot][i]) + 1, self._arrays[slot][i]
             expected = f"expected an address divisible by {item}, as {array and array.dtype} needs"
@@ -117,15 +126,9 @@ class Bound:
 
     def _places_of(self, where: str, addresses: Any) -> np.ndarray:
         """A caller's integers in the form of `addresses`."""
-        before, places = self._given
-        is_array = type(addresses) is np.ndarray and addresses.dtype == np.int64
-        if is_array and addresses.shape == (self._count,) and np.bitwise_or.reduce(addresses) >= 0:
-            return addresses.copy()
         try:
-            if type(addresses) is list and addresses == before:
-                return places
             places = np.array(addresses)
-        except Exception:  # entries that are not numbers may fail when compared or converted
+        except Exception:  # entries that are not numbers may fail when converted
             places = np.array(None)
         if places.shape != (self._count,) or (places.dtype.kind not in "iu" and self._count):
             raise TypeError(f"{where}: expected {self._count} integers, as many as planned, got {shown(addresses)}")
@@ -133,8 +136,6 @@ class Bound:
         if (places < 0).any():
             i = int((places < 0).argmax())
             raise ValueError(f"{where}[{i}]: expected an address from 0 to 2**63 - 1, got {addresses[i]}")
-        if type(addresses) is list:
-            self._given = addresses.copy(), places
         return places
 
     def _stand_ins(self, where: str, slot: str, addresses: np.ndarray, there: np.ndarray) -> list[Array | None]:
@@ -151,7 +152,7 @@ class Bound:
     def exchange(self, slot: str, values: list | None, addresses: np.ndarray) -> None:
         """Set the arrays of a slot, or ``None`` if only their addresses are known, and the addresses."""
         self._slots[slot] = values
-        if addresses.tobytes() != self.addresses[slot].tobytes() or values is None:
+        if values is None or addresses.tobytes() != self.addresses[slot].tobytes():
             self.addresses[slot] = addresses
             self._moved.add(slot)
             if slot in self._written:

@@ -130,6 +130,9 @@ class GradientCheck(Exclusive):
         Raises:
             TypeError, ValueError: the message names the index; nothing has been modified then.
         """
+        if arrays is None and (shifted := self._bound.shifted("grads", addresses)) is not None:
+            self._exchange(shifted, None, aligned=True)
+            return
         places, values, come_or_gone = self._bound.moved(f"{NAME}: move", "grads", addresses, arrays)
         if come_or_gone:
             self._exchange_checked(values)
@@ -151,13 +154,17 @@ class GradientCheck(Exclusive):
         self._bound = self._bound_to(list(grads), arrays)
         self._build()
 
-    def _exchange(self, places: np.ndarray, values: list | None) -> None:
-        """Exchange the gradients for others at new addresses, in the existing tables if possible."""
+    def _exchange(self, places: np.ndarray, values: list | None, aligned: bool = False) -> None:
+        """Exchange the gradients for others at new addresses, in the existing tables if possible.
+
+        ``aligned`` says that they are aligned as before.
+        """
         if places.tobytes() == self._bound.addresses["grads"].tobytes():
             self._bound.exchange("grads", values, places)
             return
         rows = [one.rows_of(places) for one in self._passes]
-        serve = all(one.table.keeps_alignment(row) for one, row in zip(self._passes, rows, strict=True))
+        pairs = zip(self._passes, rows, strict=True)
+        serve = aligned or all(one.table.keeps_alignment(row) for one, row in pairs)
         if not serve:
             self._refuse_tables()
         self._bound.exchange("grads", values, places)

@@ -187,6 +187,9 @@ class Plan(Numbered):
             TypeError, ValueError: the message names the index; nothing has been modified then.
         """
         bound = self._bound
+        if arrays is None and (shifted := bound.shifted(slot, addresses)) is not None:
+            self._exchange(self._call, bound, {slot: shifted}, {slot: None}, aligned=True)
+            return
         places, values, come_or_gone = bound.moved(f"{self.routine.merged_name}: move", slot, addresses, arrays)
         if come_or_gone:
             self._exchange_checked({slot: values})
@@ -211,16 +214,18 @@ class Plan(Numbered):
         self._exchange(call, bound, {name: bound.addresses[name] for name in slots}, {})
 
     def _exchange(
-        self, call: checks.Call, bound: checks.Bound, moved: dict[str, np.ndarray], values: dict[str, list | None]
+        self, call: checks.Call, bound: checks.Bound, moved: dict[str, np.ndarray], values: dict[str, list | None],
+        aligned: bool = False,
     ) -> None:
         """Exchange arrays for others at new addresses, in the existing tables if possible.
 
-        ``bound`` does not have ``values`` yet.
+        ``bound`` does not have ``values`` yet. ``aligned`` says that the arrays are aligned as before.
         """
         rows, captured = None, self.device.capturing(self._stream)
         if (call is self._call or call.active == self._call.active) and self.routine.forms[self.form].merged:
             rows = [group.rows_of(moved) for group in self._groups]
-            if not all(group.table.keeps_alignment(own) for group, own in zip(self._groups, rows, strict=True)):
+            pairs = zip(self._groups, rows, strict=True)
+            if not (aligned or all(group.table.keeps_alignment(own) for group, own in pairs)):
                 rows = None
         if rows is None and captured:
             expected = "expected gradients present and aligned as in the previous step during a capture"

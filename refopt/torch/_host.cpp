@@ -55,12 +55,12 @@ class Steady {
 
   bool operator()(const py::list& tensors) const {
     if (tensors.size() != kinds_.size()) return false;
-    for (size_t i = 0; i < kinds_.size(); ++i) {
-      const Tensor& x = at_index(tensors, i);
-      if (!kinds_[i](x) || x.data_ptr() != places_[i]) return false;
-    }
+    for (size_t i = 0; i < kinds_.size(); ++i)
+      if (!same(i, at_index(tensors, i))) return false;
     return true;
   }
+
+  bool same(size_t i, const Tensor& x) const { return kinds_[i](x) && x.data_ptr() == places_[i]; }
 
  private:
   std::vector<void*> places_;
@@ -69,9 +69,9 @@ class Steady {
 
 class Reader {
  public:
-  explicit Reader(const py::list& params)
-      : places(params.size()), present(params.size()), params_(params), now_(params.size()), there_(params.size()),
-        kinds_(params.size()) {
+  Reader(const py::list& params, const Steady* steady)
+      : places(params.size()), present(params.size()), params_(params), steady_(steady), now_(params.size()),
+        there_(params.size()), kinds_(params.size()) {
     std::memset(places.mutable_data(), 0, places.nbytes());
     std::memset(present.mutable_data(), 0, present.nbytes());
   }
@@ -79,6 +79,7 @@ class Reader {
   py::object compare(const py::object& grads) {
     bool others = false;
     for (size_t i = 0; i < kinds_.size(); ++i) {
+      if (steady_ && !steady_->same(i, at_index(params_, i))) return py::none();
       const Tensor& grad = gradient(grads, i);
       if (grad.defined() && !kinds_[i](grad)) return py::none();
       others |= grad.defined() != (present.data()[i] != 0);
@@ -117,6 +118,7 @@ class Reader {
   }
 
   py::list params_;
+  const Steady* steady_;
   std::vector<int64_t> now_;
   std::vector<uint8_t> there_;
   std::vector<Kind> kinds_;
@@ -144,7 +146,8 @@ void increment_version(const py::list& tensors) {
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   py::class_<Steady>(module, "Steady").def(py::init<const py::list&>()).def("__call__", &Steady::operator());
   py::class_<Reader>(module, "Reader")
-      .def(py::init<const py::list&>())
+      .def(py::init<const py::list&, const Steady*>(), py::arg("params"), py::arg("steady") = py::none(),
+           py::keep_alive<1, 3>())
       .def("compare", &Reader::compare, py::arg("grads") = py::none())
       .def("note", &Reader::note)
       .def_readonly("places", &Reader::places)

@@ -29,7 +29,8 @@ def arrays_of(tensors: list[Tensor | None]) -> list[Any]:
 def follow_stream(plan: Any, device: torch.device) -> None:
     """Move a plan on a GPU to PyTorch's current stream there."""
     if device.type == "cuda":
-        stream = torch.cuda.current_stream(device).cuda_stream
+        ask = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # which makes no object
+        stream = ask(device.index) if ask else torch.cuda.current_stream(device).cuda_stream
         if stream != plan.stream:
             plan.stream = stream
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from refopt import gpu
 from refopt.cpu.lazy import LAZY
 from refopt.state.steps import BASES
-from refopt.torch import coded, host
+from refopt.torch import coded
 from refopt.torch.arrays import arrays_of, follow_stream, require_apart
 from refopt.torch.formulas import Formula
 from refopt.torch.gate import Gate
@@ -36,15 +36,15 @@ class _Planned:
 class Watched:
     """Tensors that plans have, as they were when the plans were made."""
 
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
+    def __init__(self, tensors: Sequence[Tensor], form: Any) -> None:
         """Record them; parts and placements of DTensors."""
         self._tensors = list(tensors)
         self._sharded = any(map(is_dtensor, tensors))
-        self._steady, self._spreads = host.form().Steady(self._parts()), self._spreads_now()
+        self.steady, self._spreads = form.Steady(self._parts()), self._spreads_now()
 
     def is_current(self) -> bool:
         """Whether they still are; whoever has looked at them in between."""
-        return self._steady(self._parts()) and self._spreads_now() == self._spreads
+        return self.steady(self._parts()) and self._spreads_now() == self._spreads
 
     def _parts(self) -> list[Tensor]:
         return list(map(local, self._tensors)) if self._sharded else self._tensors
@@ -65,27 +65,34 @@ class Bucket:
         masters: those of parameters that have one.
     """
 
-    def __init__(self, members: Sequence[Member], formulas: Sequence[Formula], states_too: bool, lazy: bool) -> None:
+    def __init__(
+        self, members: Sequence[Member], formulas: Sequence[Formula], form: Any, states_too: bool, lazy: bool
+    ) -> None:
         """Complete the states; `bind` makes the plan, and `commit` puts the states where PyTorch has them.
 
         Args:
             members: the parameters.
             formulas: of each group of the optimizer, by number.
+            form: that of `refopt.torch.host`.
             states_too: whether other code may refer to the states.
             lazy: whether the gradients are sparse, and name the rows to update.
         """
-        self._members, self._host = members, host.form()
+        self._members, self._form = members, form
         self._groups = [member.group for member in members]
         self._formulas, self._formula = formulas, formulas[members[0].group]
         self.params = [member.param for member in members]
         self._sharded = any(map(is_dtensor, self.params))
         self._on_gpu = local(self.params[0]).is_cuda
         self._lazy, self._turning = lazy, [member.param for member in members if formulas[member.group].lazy]
-        of, instead = (self.params, lambda i: f"{members[i].label}: grad"), "; sparse='rows' takes sparse ones"
-        self.gradients: Any = Rows(*of) if lazy else Gradients(*of, instead * (self._formula.routine in LAZY))
+        self._watched = Watched(self.params, form)
+        self._compared = not (lazy or self._sharded)  # with the gradients, in one pass
+        steady = self._watched.steady if self._compared else None
+        instead = "; sparse='rows' takes sparse ones" * (self._formula.routine in LAZY)
+        self.gradients: Any = (Rows if lazy else Gradients)(
+            self.params, lambda i: f"{members[i].label}: grad", form, steady, instead)
         self._states = [completed(m.label, m.param, m.state, formulas[m.group]) for m in members]
         self._check_apart()
-        self.masters = Masters(self.params, [kept.get(MASTER) for kept in self._states])
+        self.masters = Masters(self.params, [kept.get(MASTER) for kept in self._states], form)
         held, self._labels = [member.state for member in members], [member.label for member in members]
         begun = [any(state.get(key) is not None for key in self._formula.states.values()) for state in held]
         self.steps = Steps(whole(self._labels, numbers_of(held, "step", 0).tolist() if self._formula.counts else begun))
@@ -102,15 +109,15 @@ class Bucket:
         self._moved = False  # whether the plan has yet to be told
         self._hidden: list[int] = []  # whose states PyTorch does not have yet
         self._early = bool(self._formula.first)  # whether some tensor may have its first step ahead
-        self._watched = [Watched(self.params)]
+        self._others: Watched | None = None  # states, if other code may refer to them
         if states_too:
             self.watch_states()
 
     def watch_states(self) -> None:
         """Compare states, too, before each step: from now on, other code may refer to them."""
-        if len(self._watched) == 1:
+        if self._others is None:
             kept = [x for kept in self._states for x in kept.values()]
-            self._watched.append(Watched([*kept, *(x for views in self._views.values() for x in views)]))
+            self._others = Watched([*kept, *(x for views in self._views.values() for x in views)], self._form)
 
     def _check_apart(self) -> None:
         """Refuse states that share memory with another or a parameter."""
@@ -179,10 +186,18 @@ class Bucket:
         keys |= {ours.removesuffix("s"): f": state[{key!r}]" for ours, key in self._formula.states.items()}
         return f"{where}{keys.get(slot, '')}: {found[3]}"
 
-    def is_current(self) -> bool:
-        """Whether parameters and states are the tensors that the plans have; ``param.data = x`` moves one."""
-        turned = any(x.grad is not None and x.grad.is_sparse != self._lazy for x in self._turning)
-        if turned or not all(watched.is_current() for watched in self._watched):
+    def is_current(self, before_compare: bool = False) -> bool:
+        """Whether parameters and states are the tensors that the plans have; ``param.data = x`` moves one.
+
+        ``before_compare`` leaves out what `compare` finds.
+        """
+        if self._turning and any(x.grad is not None and x.grad.is_sparse != self._lazy for x in self._turning):
+            return False
+        if not (before_compare and self._compared) and not self._watched.is_current():
+            return False
+        if self._others is None:
+            return True
+        if not self._others.is_current():
             return False
         if self._formula.counts and self.steps.written():
             self.steps.begin(whole(self._labels, self.steps.shown.tolist()))
@@ -192,9 +207,14 @@ class Bucket:
             self._now.plan.refresh()
         return True
 
-    def compare(self) -> bool:
-        """Pass the gradients to the plan; returns whether any has moved, appeared or disappeared since the last."""
-        self._moved |= (moved := self.gradients.compare())
+    def compare(self) -> bool | None:
+        """Pass the gradients to the plan; returns whether any has moved, appeared or disappeared since the last.
+
+        If a parameter is another tensor than planned, nothing is passed, and the answer is None.
+        """
+        if (moved := self.gradients.compare()) is None:
+            return None
+        self._moved |= moved
         if self.gradients.kind is not self._plans.last and self.gradients.kind != self._plans.last:
             self.settle()
             self._choose(self.gradients.kind)
@@ -224,7 +244,8 @@ class Bucket:
 
     def step(self) -> None:
         """Update the parameters by the gradients that were looked up."""
-        captured = self._on_gpu and torch.cuda.is_current_stream_capturing()
+        plan = self._now.plan
+        captured = plan.device.capturing(plan.stream)
         for i in self._hidden:
             self._members[i].state.put(self._states[i])
         self._hidden = []
@@ -232,9 +253,9 @@ class Bucket:
             return
         if self._early or self._formula.by_step:
             self._set_of_step(captured)
-        self._now.plan.step()
+        plan.step()
         self._count(captured)
-        self._host.increment_version(self._stepped)
+        self._form.increment_version(self._stepped)
         self.masters.known()
 
     def _count(self, captured: bool) -> None:
@@ -243,8 +264,9 @@ class Bucket:
             self._now.captured = True
             self._skipped -= 1
         else:
-            self.steps.taken += self._present
-            self.steps.show()
+            self.steps.count(self._present)
+            if self._others is not None:
+                self.steps.show()
         if self._gate.found_inf is not None:
             self._skipped += self._gate.found_inf
         self._waits |= captured or self._gate.found_inf is not None
@@ -266,7 +288,7 @@ class Bucket:
     def settle(self) -> None:
         """Subtract the steps that were skipped, which waits for the device."""
         if self._waits:
-            self.steps.taken -= round(self._skipped.item()) * self._present
+            self.steps.count(self._present, -round(self._skipped.item()))
             self.steps.show()
             self._skipped.zero_()
             self._waits = False
@@ -275,6 +297,7 @@ class Bucket:
         """Bring the states up to date, as PyTorch's class would have them."""
         self.masters.follow(compares)
         self.settle()
+        self.steps.show()
         if self._formula.first:  # PyTorch has no such state before a tensor's first step
             for i in np.flatnonzero(self.steps.taken == 0).tolist():
                 state, kept = self._members[i].state, self._states[i]

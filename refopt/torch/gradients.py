@@ -24,15 +24,16 @@ class Gradients:
         kind: the dtype of each, ``None`` if there is none: one plan can read all gradients of one kind.
     """
 
-    def __init__(self, params: Sequence[Any], label: Callable[[int], str], instead: str) -> None:
+    def __init__(self, params: Sequence[Any], label: Callable, form: Any, steady: Any, instead: str) -> None:
         """Read the gradients of some parameters.
 
-        ``label`` returns the name of one's gradient in errors; ``instead`` follows in that of a sparse one.
+        ``label`` returns the name of one's gradient in errors, by number; ``instead`` follows in that of a sparse one.
+        ``form`` is that of `refopt.torch.host`, and ``steady``, if given, tells whether the parameters are as planned.
         """
         self._owners, self._params, self._label = list(params), [local(param) for param in params], label
         self._instead = instead
-        self._sharded = any(map(is_dtensor, params))
-        self._reader = host.form().Reader(self._owners)
+        self._sharded, self._steady = any(map(is_dtensor, params)), steady
+        self._reader = form.Reader(self._owners, steady)
         self._copies: dict[int, Tensor] = {}
         self._placed: dict[int, Tensor] = {}  # of gradients whose placements differ from their parameters'
         self._on_gpu = self._params[0].is_cuda
@@ -54,8 +55,8 @@ class Gradients:
             return parts
         return grads
 
-    def compare(self) -> bool:
-        """Whether any gradient has moved, appeared or disappeared since the last call.
+    def compare(self) -> bool | None:
+        """Whether any gradient has moved, appeared or disappeared since the last call; None if a parameter has changed.
 
         Raises:
             RuntimeError, TypeError: a gradient is sparse, has no memory of its own, or is of a dtype that no kernel
@@ -64,6 +65,8 @@ class Gradients:
         grads = self._now() if self._sharded else None  # which C++ asks for itself
         found = self._reader.compare(grads)
         if found is None:
+            if self._steady is not None and not self._steady(self._owners):
+                return None
             self._read(self._now() if grads is None else grads)
             return True
         if found == host.OTHERS:
@@ -118,7 +121,7 @@ class Rows:
         present: whether each parameter has one.
     """
 
-    def __init__(self, params: Sequence[Tensor], label: Callable[[int], str]) -> None:
+    def __init__(self, params: Sequence[Tensor], label: Callable[[int], str], *_: Any) -> None:
         """Read the gradients of some parameters; ``label`` returns the name of one's gradient in errors."""
         self._params, self._label = params, label
         self.compare()

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from refopt.checks.arguments import chosen
 from refopt.cpu.lazy import LAZY
-from refopt.torch import coded, host, options
+from refopt.torch import coded, options
 from refopt.torch.arrays import has_memory, refusal, require_apart, unusable
 from refopt.torch.formulas import Formula, plain
 from refopt.torch.masters import DTYPES, MASTER
@@ -180,9 +180,9 @@ def check_state(where: str, state: Mapping[str, Any], formula: Formula) -> None:
 class Recorded:
     """The options and parameters of groups when plans were made for them."""
 
-    def __init__(self, groups: list[Group]) -> None:
+    def __init__(self, groups: list[Group], form: Any) -> None:
         """Record their options and parameters."""
-        self._same, self._params = host.form().same, [list(group["params"]) for group in groups]
+        self._same, self._params = form.same, [list(group["params"]) for group in groups]
         self.keep(groups, options_of(groups))
 
     def keep(self, groups: list[Group], options: list[dict[str, Any]]) -> None:
@@ -190,8 +190,10 @@ class Recorded:
         self.options = options
         # The objects are quick to compare. One that may be written in place, such as a tensor, is replaced by a new
         # object, so that it never compares equal.
-        self._objects = [[*group, *(x if name in NO_OPTIONS or _is_constant(x) else object()
-                                    for name, x in group.items())] for group in groups]
+        self._objects: list[Any] = []
+        for group in groups:
+            values = (x if name in NO_OPTIONS or _is_constant(x) else object() for name, x in group.items())
+            self._objects += [*group["params"], *group, *values]
 
     def same_params(self, groups: list[Group]) -> bool:
         """Whether groups have the same parameters."""
@@ -199,9 +201,11 @@ class Recorded:
             self._same(group["params"], held) for group, held in zip(groups, self._params, strict=True))
 
     def same_objects(self, groups: list[Group]) -> bool:
-        """Whether their options are the same objects as recorded."""
-        pairs = zip(groups, self._objects, strict=True)
-        return all(self._same([*group, *group.values()], held) for group, held in pairs)
+        """Whether parameters and options are the same objects as recorded."""
+        objects: list[Any] = []
+        for group in groups:
+            objects += [*group["params"], *group, *group.values()]
+        return self._same(objects, self._objects)
 
 
 def options_of(groups: list[Group]) -> list[dict[str, Any]]:

@@ -1,8 +1,7 @@
 """The queries of a step about many tensors at once, in two forms: this module, and ``_host.cpp``, with the same names.
 
 Querying each tensor separately is most of a step's cost on the host. The C++ form makes no Python objects for
-gradients that autograd has made. Only `accelerate` compiles it, which needs a C++ compiler and takes half a minute the
-first time. `form` is the current one.
+gradients that autograd has made. Only `accelerate` compiles it, which needs a C++ compiler.
 """
 
 import hashlib
@@ -13,6 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Sequence
 from operator import is_
@@ -36,64 +36,91 @@ SOURCE = Path(__file__).with_name("_host.cpp")
 VARIABLE = "REFOPT_TORCH_HOST"
 STAY, MOVED, OTHERS = range(3)  # gradients are in place, have moved, or some have appeared or disappeared
 _compiled: Any = None  # the extension, once it is compiled
-_is_on = False
+_is_on, _turn = False, threading.Lock()
 
 
-def form() -> Any:
-    """The current form, the module or the extension: optimizers take it when they build their tables."""
-    return _compiled if _is_on else sys.modules[__name__]
+def is_on() -> bool:
+    """Whether `accelerate` is in force for new optimizers, even if the extension is still being compiled."""
+    return _is_on
 
 
-def accelerate(on: bool = True) -> bool:
+def form(on: bool | None = None) -> Any:
+    """The extension if it is compiled and ``on``, by default `is_on`; else the module."""
+    return _compiled if (_is_on if on is None else on) and _compiled is not None else sys.modules[__name__]
+
+
+def accelerate(on: bool = True, wait: bool = True) -> bool:
     """Make steps read tensors with compiled code, or not, in all optimizers whose first step is yet to come.
 
     The first call on a machine compiles it with ``torch.utils.cpp_extension``, which needs a C++ compiler and ninja and
-    takes about half a minute; later ones load the result, from ``TORCH_EXTENSIONS_DIR`` or PyTorch's cache folder.
-    ``REFOPT_TORCH_HOST=1`` in the environment calls this when `refopt.torch` is imported; with ``REFOPT_TORCH_HOST=0``
-    it does nothing.
+    takes about ten seconds; later ones load the result, from ``TORCH_EXTENSIONS_DIR`` or PyTorch's cache folder.
+    ``REFOPT_TORCH_HOST=1`` in the environment calls this without waiting when `refopt.torch` is imported; with
+    ``REFOPT_TORCH_HOST=0`` it does nothing.
 
     Args:
         on: ``True`` for compiled code, ``False`` for Python.
+        wait: ``False`` compiles in another thread; until it is done steps use Python.
 
     Returns:
         Whether compiled code is in use. If it cannot be compiled, a warning says why, and steps use Python, with the
         same results.
     """
-    global _compiled, _is_on
+    global _is_on
     if on and _compiled is None and os.environ.get(VARIABLE) != "0":
+        if wait or _kept().exists():
+            _compile()
+        else:
+            threading.Thread(target=_compile, daemon=True).start()
+    _is_on = on
+    return form() is not sys.modules[__name__]
+
+
+def extension_name() -> str:
+    """The extension's name as a module: it is for one source and one version of PyTorch."""
+    made_from = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
+    return re.sub(r"\W", "_", f"refopt_host_{torch.__version__}_{made_from}")
+
+
+def _kept() -> Path:
+    """The file of an extension that is compiled."""
+    from torch.utils import cpp_extension
+
+    root = os.environ.get("TORCH_EXTENSIONS_DIR") or cpp_extension.get_default_build_root()
+    return Path(root) / f"{extension_name()}{importlib.machinery.EXTENSION_SUFFIXES[0]}"
+
+
+def _compile() -> None:
+    """Load the extension, which is compiled if it has to be; a warning says why it cannot be."""
+    global _compiled
+    with _turn:
         try:
-            _compiled = _extension()
+            _compiled = _compiled or _extension(extension_name(), _kept())
         except (ImportError, OSError, RuntimeError, subprocess.SubprocessError) as error:
             reason = str(error).partition("\n")[0]
             warnings.warn(f"refopt.torch.accelerate: steps continue in Python, since {SOURCE.name} cannot be compiled: "
-                          f"{reason}", RuntimeWarning, stacklevel=2)
-    _is_on = on and _compiled is not None
-    return _is_on
+                          f"{reason}", RuntimeWarning, stacklevel=3)
 
 
-def _extension() -> Any:
-    """The extension, which some process has compiled before, or which is compiled now.
+def _extension(name: str, kept: Path) -> Any:
+    """The extension: an installed module of its name, the kept file, or compiled now.
 
     Each process compiles in a folder of its own: in a common one, PyTorch waits forever for the lock of a process that
     was killed.
     """
     from torch.utils import cpp_extension
 
-    # An extension is for one version of PyTorch and one of Python, whose tag the suffix has.
-    name = re.sub(r"\W", "_", f"refopt_host_{torch.__version__}")
-    root = os.environ.get("TORCH_EXTENSIONS_DIR") or cpp_extension.get_default_build_root()
-    made_from = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
-    kept = Path(root) / f"{name}-{made_from}{importlib.machinery.EXTENSION_SUFFIXES[0]}"
-    if kept.exists():
-        found: Any = importlib.util.spec_from_file_location(name, kept)
-        module = importlib.util.module_from_spec(found)
-        found.loader.exec_module(module)
+    if importlib.util.find_spec(name):
+        return importlib.import_module(name)
+    if not kept.exists():
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as own:
+            module = cpp_extension.load(name, [str(SOURCE)], extra_cflags=["-O2"], build_directory=own)
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            with replaced(kept) as file:
+                file.write(Path(module.__file__).read_bytes())
         return module
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as own:
-        module = cpp_extension.load(name, [str(SOURCE)], extra_cflags=["-O2"], build_directory=own)
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with replaced(kept) as file:
-            file.write(Path(module.__file__).read_bytes())
+    found: Any = importlib.util.spec_from_file_location(name, kept)
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
     return module
 
 
@@ -121,7 +148,7 @@ class Steady:
 
     def __init__(self, tensors: list[Tensor]) -> None:
         """Record the tensors as they are now."""
-        self._places = _places_of(tensors).tobytes()
+        self._places = [x.data_ptr() for x in tensors]
         self._kinds = [_kind(x) for x in tensors]
         self._alike = Alike(tensors)
 
@@ -131,20 +158,22 @@ class Steady:
             if self._kinds != [_kind(x) for x in tensors]:
                 return False
             self._alike = Alike(tensors)  # another flag of autograd's, such as requires_grad
-        return _places_of(tensors).tobytes() == self._places
+        return _are_at(tensors, self._places)
 
 
 class Reader:
     """The addresses of some parameters' gradients, and whether they match the recorded ones.
+
+    With the `Steady` of the parameters, it compares these first.
 
     Attributes:
         places: their addresses, 0 if there is none, int64.
         present: by parameter, whether there is one.
     """
 
-    def __init__(self, params: list[Any]) -> None:
+    def __init__(self, params: list[Any], steady: Steady | None = None) -> None:
         """Read those of some parameters."""
-        self._params = params
+        self._params, self._steady = params, steady
         self.places, self.present = np.zeros(len(params), np.int64), np.zeros(len(params), bool)
         self._all = np.ones(len(params), bool)
         self._masks: Recent[bytes, Alike] = Recent()  # what gradients are like, by which there are
@@ -154,6 +183,8 @@ class Reader:
 
         ``grads`` replace those of the parameters.
         """
+        if self._steady is not None and not self._steady(self._params):
+            return None
         if grads is None:
             grads = [param.grad for param in self._params]
         some: list[Any]
@@ -194,6 +225,12 @@ def versions(tensors: list[Tensor]) -> np.ndarray:
     return np.array([tensor._version for tensor in tensors], np.int64)
 
 
+def _are_at(tensors: list[Any], places: list[int]) -> bool:
+    """Whether tensors are at some addresses."""
+    ask = getattr(torch._C, "_tensors_data_ptrs_at_indices_equal", None)  # only builds for CUDA have it
+    return [x.data_ptr() for x in tensors] == places if ask is None else ask(tensors, places, [*range(len(tensors))])
+
+
 def _places_of(tensors: Sequence[Any]) -> np.ndarray:
     return np.fromiter(map(Tensor.data_ptr, tensors), np.int64, len(tensors))
 
@@ -205,4 +242,4 @@ def _kind(x: Tensor) -> tuple:
 
 
 if os.environ.get(VARIABLE) == "1":
-    accelerate()
+    accelerate(wait=False)

@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from refopt.torch import host
 from refopt.torch.sharded import is_dtensor, like, local
 
 MASTER = "master_param"
@@ -44,23 +43,32 @@ def follow(master: Tensor, param: Tensor) -> None:
 class Masters:
     """The masters of a bucket, and what tells writes to them and their parameters: PyTorch's counts, and addresses."""
 
-    def __init__(self, params: Sequence[Tensor], masters: Sequence[Tensor | None]) -> None:
+    def __init__(self, params: Sequence[Tensor], masters: Sequence[Tensor | None], form: Any) -> None:
         """Record the masters that exist, assuming that they match their parameters."""
         self._pairs = [(param, x) for param, x in zip(params, masters, strict=True) if x is not None]
         self._counted = [x for pair in self._pairs for x in pair]
-        self._sharded, self._versions_of = any(map(is_dtensor, self._counted)), host.form().versions
+        self._sharded, self._versions_of = any(map(is_dtensor, self._counted)), form.versions
+        self._places = self._places_now()
         self.known()
 
     def known(self) -> None:
         """Record that all writes so far are known."""
         if self._pairs:
-            self._known = self._now()
+            self._known = self._counts_now()
 
-    def follow(self, compares: bool) -> None:
-        """Follow parameters that other code has written or replaced since; ``compares`` compares all fp32 masters."""
+    def follow(self, compares: bool, in_place: bool = False) -> None:
+        """Follow parameters that other code has written or replaced since; ``compares`` compares all fp32 masters.
+
+        With ``in_place``, none has been replaced.
+        """
         if not self._pairs:
             return
-        written = (self._now() != self._known).any(axis=-1)
+        counts = self._counts_now()
+        if in_place and not compares and counts.tobytes() == self._known.tobytes():
+            return
+        places = self._places if in_place else self._places_now()
+        written = (counts != self._known).any(axis=-1) | (places != self._places)
+        self._places = places
         if not (compares or written.any()):
             return
         for (param, master), (of_param, of_master) in zip(self._pairs, written.tolist(), strict=True):
@@ -76,10 +84,13 @@ class Masters:
             follow(master, param)
         self.known()
 
-    def _now(self) -> np.ndarray:
-        """Counts and address of each parameter and its master, (n, 2, 2); of DTensors, the parts' counts, too."""
-        parts = list(map(local, self._counted)) if self._sharded else self._counted
-        found = [self._versions_of(self._counted), [part.data_ptr() for part in parts]]
+    def _counts_now(self) -> np.ndarray:
+        """PyTorch's counts of writes to each parameter and its master, (n, 2, 1); of DTensors also to parts."""
+        found = [self._versions_of(self._counted)]
         if self._sharded:
-            found.append(self._versions_of(parts))
+            found.append(self._versions_of(list(map(local, self._counted))))
         return np.stack(found, axis=-1).reshape(-1, 2, len(found))
+
+    def _places_now(self) -> np.ndarray:
+        """The address of each, (n, 2)."""
+        return np.array([local(x).data_ptr() for x in self._counted], np.int64).reshape(-1, 2)

@@ -1,13 +1,15 @@
 """The base class of all optimizers here: PyTorch's interface around plans."""
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from refopt.checks.arguments import chosen, flag, number, whole
-from refopt.torch import options
+from refopt.torch import host, options
 from refopt.torch.arrays import has_memory
 from refopt.torch.bucket import Bucket
 from refopt.torch.gate import Gate
@@ -17,6 +19,8 @@ from refopt.torch.sharded import is_dtensor, total_norm
 from refopt.torch.states import Member, real_dtype
 from refopt.torch.watched import States
 
+# Hooks of all optimizers' steps: dictionaries, None where PyTorch has others.
+EVERYWHERE = [getattr(sys.modules[Optimizer.__module__], f"_global_optimizer_{x}_hooks", None) for x in ("pre", "post")]
 # Arguments.
 OWN = ("masters", "states", "sparse", "compare_masters", "max_norm", "norm_type", "error_if_nonfinite", "rounding",
        "seed")
@@ -96,6 +100,7 @@ class Merged(Grouped):
         """Start without plans."""
         self._buckets: list[Bucket] | None = None
         self._looked = False  # whether other code may refer to the states
+        self._accelerated: bool | None = None  # whether `host.accelerate` was in force at the first step
         self._of_graphs: list[Bucket] = []  # whose plans replays need
         self._given: tuple[Tensor, float] | None = None  # the norm of gradients, and to what the next step clips it
         self._multiplied = False  # whether plans read such a factor
@@ -142,17 +147,37 @@ class Merged(Grouped):
         Returns:
             The closure's result.
         """
+        if type(self).step is Merged.step and self._observed():
+            return _with_hooks(self, *([] if closure is None else [closure]))
+        return self._whole_step(closure)
+
+    # PyTorch would wrap it by what `_with_hooks` is, which costs the host 0.1 ms even if nobody observes steps.
+    step.hooked = True  # type: ignore[attr-defined]
+
+    def _observed(self) -> bool:
+        """Whether there are hooks of steps, or a profiler that is to see them."""
+        own = self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks
+        return bool(own or EVERYWHERE != [{}, {}] or torch.autograd._profiler_enabled())
+
+    def _whole_step(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        # Compiled, it is a break in the graph: kernels and plans are not for Dynamo to look into.
-        run = self._step_apart if torch.compiler.is_compiling() else self._step
-        with torch.no_grad():
-            run(getattr(self, "grad_scale", None), getattr(self, "found_inf", None))
+        scaler = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        if torch.compiler.is_compiling():
+            with torch.no_grad():
+                self._step_apart(*scaler)
+            return loss
+        before = torch.is_grad_enabled()
+        torch.set_grad_enabled(False)
+        try:
+            self._step(*scaler)
+        finally:
+            torch.set_grad_enabled(before)
         return loss
 
-    @torch._disable_dynamo
+    @torch._disable_dynamo  # a break in the graph: kernels and plans are not for Dynamo to look into
     def _step_apart(self, scale: Tensor | None, found_inf: Tensor | None) -> None:
         self._step(scale, found_inf)
 
@@ -175,12 +200,14 @@ class Merged(Grouped):
     def _step(self, scale: Tensor | None, found_inf: Tensor | None) -> None:
         gated = scale is not None, found_inf is not None
         self._multiplied |= self._given is not None
-        if self._buckets is None or (*gated, self._multiplied) != self._gated or not self._holds():
+        if self._buckets is None or (*gated, self._multiplied) != self._gated or not self._holds(before_compare=True):
             self._build(gated)
+        found = [bucket.compare() for bucket in self._buckets or ()]
+        if None in found:  # another parameter
+            self._build(gated)
+            found = [bucket.compare() for bucket in self._buckets or ()]
         assert self._buckets is not None
-        moved = False
-        for bucket in self._buckets:
-            moved |= bucket.compare()
+        moved = any(found)
         factor = None
         if self._max_norm is not None and not self._clips_here:
             norm = total_norm([param for group in self.param_groups for param in group["params"]], self._norm_type)
@@ -195,7 +222,7 @@ class Merged(Grouped):
         if self._error_if_nonfinite and self._norm is not None:
             require_finite(self._norm(), self._norm_type)
         for bucket in self._buckets:
-            bucket.masters.follow(self._compare_masters)
+            bucket.masters.follow(self._compare_masters, in_place=True)
             bucket.step()
         self._given = None
         if self._rounding == "stochastic":
@@ -206,6 +233,8 @@ class Merged(Grouped):
         """Sort the parameters that have a gradient or a state into buckets, each of which gets a plan."""
         for bucket in self._buckets or ():
             bucket.show(self._compare_masters)
+        self._accelerated = host.is_on() if self._accelerated is None else self._accelerated
+        self._form = host.form(self._accelerated)
         formulas = [self._checked_formula(k, group) for k, group in enumerate(self.param_groups)]
         kinds: dict[tuple, list[Member]] = {}
         dormant = []
@@ -222,7 +251,8 @@ class Merged(Grouped):
                 kinds.setdefault((param.device, real_dtype(param), lazy, formula.kind), []).append(member)
         self._clips_here = self._takes_norm_here(kinds)
         multiplied = self._multiplied or (self._max_norm is not None and not self._clips_here)
-        buckets = [Bucket(members, formulas, self._looked, lazy) for (_, _, lazy, _), members in kinds.items()]
+        buckets = [Bucket(members, formulas, self._form, self._looked, lazy)
+                   for (_, _, lazy, _), members in kinds.items()]
         gates = []
         for device in dict.fromkeys(device for device, *_ in kinds):
             here = [bucket for bucket in buckets if bucket.params[0].device == device]
@@ -239,7 +269,7 @@ class Merged(Grouped):
         self._state.keep()
         self._buckets, self._gates, self._gated = buckets, gates, (*gated, self._multiplied)
         self._dormant, self._formulas = dormant, formulas
-        self._recorded = Recorded(self.param_groups)
+        self._recorded = Recorded(self.param_groups, self._form)
 
     def _takes_norm_here(self, kinds: Mapping[tuple, list[Member]]) -> bool:
         """Whether one check computes the norm of all gradients: dense, of one device and arithmetic type, unsharded."""
@@ -247,15 +277,22 @@ class Merged(Grouped):
         parts = any(lazy or is_dtensor(member.param) for (_, _, lazy, _), of in kinds.items() for member in of)
         return self._norm_type == 2 and len(places) <= 1 and not parts and self._given is None
 
-    def _holds(self) -> bool:
-        """Whether the buckets have the right parameters and states, and after this call the right numbers."""
-        if self._state.changed or not self._recorded.same_params(self.param_groups):
+    def _holds(self, before_compare: bool = False) -> bool:
+        """Whether the buckets have the right parameters and states, and after this call the right numbers.
+
+        ``before_compare`` leaves out what `Bucket.compare` finds.
+        """
+        if self._form is not host.form(self._accelerated) and not torch.cuda.is_current_stream_capturing():
+            return False  # compiled in the meantime
+        same = self._recorded.same_objects(self.param_groups)
+        if self._state.changed or not (same or self._recorded.same_params(self.param_groups)):
             return False
-        if any(param.grad is not None for param in self._dormant if has_memory(param)):
+        if self._dormant and any(param.grad is not None for param in self._dormant if has_memory(param)):
             return False
-        if not all(bucket.is_current() for bucket in self._buckets or ()):
-            return False
-        if self._recorded.same_objects(self.param_groups):
+        for bucket in self._buckets or ():
+            if not bucket.is_current(before_compare):
+                return False
+        if same:
             return True
         now, formulas = options_of(self.param_groups), list(self._formulas)
         for k, (group, new, old) in enumerate(zip(self.param_groups, now, self._recorded.options, strict=True)):
@@ -312,3 +349,6 @@ class Merged(Grouped):
             self.state = rest.pop("state")
         super().__setstate__(rest)
         self._give_up()
+
+
+_with_hooks = Optimizer.profile_hook_step(Merged._whole_step)

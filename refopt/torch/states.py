@@ -204,8 +204,7 @@ class Steps:
     """How many steps each tensor of a bucket has taken, and PyTorch's tensors of that.
 
     Attributes:
-        taken: the numbers, int64.
-        views: PyTorch's, on the CPU, shape ().
+        views: PyTorch's tensors, on the CPU, shape ().
         shown: what these say, which somebody may have written.
     """
 
@@ -218,8 +217,22 @@ class Steps:
 
     def begin(self, taken: Sequence[int]) -> None:
         """Go on after some steps."""
-        self.taken = np.array(taken, np.int64)
+        self._taken, self._ahead, self._stepped = np.array(taken, np.int64), 0, np.zeros(len(taken), bool)
         self.show()
+
+    @property
+    def taken(self) -> np.ndarray:
+        """The numbers, int64."""
+        if self._ahead:
+            self._taken += self._ahead * self._stepped
+            self._ahead = 0
+        return self._taken
+
+    def count(self, stepped: np.ndarray, more: int = 1) -> None:
+        """Count steps of some tensors, of which nothing is read before `taken`; ``stepped`` does not change."""
+        if stepped is not self._stepped:
+            _, self._stepped = self.taken, stepped
+        self._ahead += more
 
     def show(self) -> None:
         """Update PyTorch's tensors."""

@@ -3,7 +3,7 @@
 import importlib.util
 import textwrap
 
-from exercise import generate, solution
+from refopt_exercises import generate, solution
 
 
 def halves(name):

@@ -1,92 +1,99 @@
-"""Grades of a class: the answer counts, judged by the solution's cases, each notebook in a process of its own."""
+"""Grades of a class: an answer is judged by its text; nothing that a notebook does in its own process counts."""
 
+import csv
 import json
+import re
 
 import pytest
-from exercise import __main__ as command
-from exercise import generate, grade, solution
+from refopt_exercises import __main__ as command
+from refopt_exercises import generate, grade, judge
 
-NAME = "01_guard_the_tail"
-STUB, SOLVED = (generate.notebook(NAME, solved) for solved in (False, True))
-TAMPERED = STUB.replace("out[...] = k * x", "pass")  # a specification that the stub fulfils
-
-
-@pytest.fixture
-def learner(tmp_path):
-    def write(text, who="ada", name=NAME):
-        path = tmp_path / "class" / who / generate.path(name).name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        return path
-
-    return write
+NAME, HOST = "01_guard_the_tail", "18_beat_the_bytes"
+STUB, SOLVED = generate.code(NAME), [
+    "import math, os\nZERO = math.floor(0.5)\nx = os.getcwd()",
+    *(text.replace("if i < x.size", "if i < x.size + ZERO") for text in generate.code(NAME, solved=True))]
+HOLE, LINE = "# FILL ME IN, about 2 lines", "out[i] = k * x[i]"
+UNGUARDED = [text.replace(HOLE, LINE) for text in STUB]
+STEP = "def step(p, g, v, scale, lr, mu):\n    {}\n"  # of exercise 18, as its launch calls it
 
 
-@pytest.mark.parametrize(("text", "words"), [
-    (SOLVED, "Right."), (STUB, "No thread has written anything: fill in the lines at FILL ME IN."),
-    (TAMPERED, "No thread has written anything"), (SOLVED.replace("def scale", "def other"), "does not define 'scale'"),
-    (SOLVED.replace("import numpy as np", "import nobody"), "ModuleNotFoundError: No module named 'nobody'")])
-def test_the_answer_counts(text, words, learner):
-    assert text != STUB or "FILL ME IN" in text
-    found = grade.judge(NAME, learner(text))
-    assert found.ok == (words == "Right.") and words in found.words
+def notebook(texts):
+    return json.dumps({"cells": [{"cell_type": "code", "source": [text]} for text in texts]})
 
 
-def test_lines_of_ipython_are_left_out(learner):
-    cells = json.loads(SOLVED)
-    code = next(cell for cell in cells["cells"] if cell["cell_type"] == "code")
-    code["source"] = ["%matplotlib inline\n", "!ls\n", *code["source"]]
-    assert grade.judge(NAME, learner(json.dumps(cells))).ok
+CHEATS = [
+    ["from refopt_exercises import Exercise, verdict\nExercise.check = lambda *a: verdict.right('')", *STUB],
+    ["import numpy, refopt_exercises.exercise as e\nnumpy.array_equal = lambda *a: True\n"
+     "e.difference = e.witness.report = lambda *a: None", *UNGUARDED],
+    [*STUB, "import os\nos.write(1, b'[true, \"Right.\"]')\nos._exit(0)"],
+    [text.replace(HOLE, "spec.__globals__['exercise'].cases.clear()") for text in STUB]]
+LEARNERS = {
+    "ada": {NAME: SOLVED}, "alan": {NAME: [x.replace(LINE, "out[i] = k*x[i]  # mine") for x in SOLVED]},
+    "barbara": {NAME: UNGUARDED, HOST: [generate.code(HOST)[0], STEP.format("v[...] = v.copy_to_host()")]},
+    "grace": {"other": "{}"}, "hedy": {NAME: ["raise SystemExit(3)", *SOLVED]},
+    "john": {NAME: SOLVED, "mine (1)": SOLVED}, "kurt": {NAME: '{"cells": [{"cell_type"'}, "linus": {NAME: ""},
+    **{f"mallory {k}": {NAME: texts} for k, texts in enumerate(CHEATS, 1)}}
+NOTHING = "wrong: No thread has written anything: fill in the lines at FILL ME IN."
+OUTSIDE = "Case: 72 elements, 3 blocks. OutOfBounds: index 72 is out of bounds for x"
+NO_NOTEBOOK = "broken: 01_guard_the_tail.ipynb: expected a notebook, got JSONDecodeError: "
+WORDS = {
+    "alan": "right: the same answer as ada, hedy.", "barbara": f"wrong: the same answer as mallory 2. {OUTSIDE}",
+    "hedy": "broken: the same answer as ada, alan. code cell 1 raises SystemExit: 3",
+    "john": "twice: there are 2 notebooks: 01_guard_the_tail.ipynb, mine (1).ipynb",
+    "kurt": NO_NOTEBOOK, "linus": NO_NOTEBOOK, "mallory 1": NOTHING,
+    "mallory 2": f"wrong: the same answer as barbara. {OUTSIDE}", "mallory 3": NOTHING,
+    "mallory 4": "wrong: An answer may not use `.__globals__`. line 4: spec"}
 
 
-def test_a_class_has_a_table(learner, monkeypatch, capsys):
-    """A line for each learner, a column for each exercise that anyone has; what is wrong stands below."""
-    folder = learner(SOLVED).parent.parent
-    learner(STUB, "grace")
-    learner(generate.notebook("03_grid_stride", solved=True), "grace", "03_grid_stride")
-    monkeypatch.setattr(grade, "apart", grade.judge)
-    assert command.main(["grade", str(folder)]) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "       01     03     right", "ada    right  -      1 of 2", "grace  wrong  right  1 of 2", "",
-        "grace, 01: No thread has written anything: fill in the lines at FILL ME IN."]
+def test_a_class_with_cheats_and_broken_files(tmp_path, capsys):
+    """Every learner has a row, every exercise that is not right a reason, and no cheat changes a verdict."""
+    classroom = tmp_path / "class"
+    for who, papers in LEARNERS.items():
+        (classroom / who).mkdir(parents=True)
+        for name, texts in papers.items():
+            path = classroom / who / f"{name}.ipynb"
+            path.write_text(texts if isinstance(texts, str) else notebook(texts))
+    (classroom / ".ipynb_checkpoints").mkdir()
+    files = tmp_path / "grades.csv", tmp_path / "grades.json"
+    assert command.main(["grade", str(classroom), "--csv", str(files[0]), "--json", str(files[1])]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80 and lines[-1] == "grace/other.ipynb: not graded, since it is of no exercise"
+    rows = [line[9:].split() for line in lines[1 : 1 + len(LEARNERS)]]
+    assert [row[0] for row in rows] == ["+=", "+=", "x=", ".", "!=", "2", "!", "!", "x", "x=", "x", "x"]
+    assert rows[1][1:] == [".", "1"] and rows[2][1:] == ["x", "0"]
+    told = re.sub(r"\n +", " ", "\n".join(lines))
+    assert not {who for who, words in WORDS.items() if f"\n{who}, 01, {words}" not in told}, told
+    of_csv, of_json = list(csv.DictReader(files[0].open())), json.loads(files[1].read_text())
+    assert [{**x, "same_as": " ".join(x["same_as"])} for x in of_json] == of_csv and len(of_csv) == 12
+    assert [command.main(["grade", str(x)]) for x in (tmp_path, tmp_path / "gone")] == [2, 2]  # no notebooks, no folder
+    assert "A GPU says nothing here" in next(x["reason"] for x in of_json if x["learner"] == "barbara")
 
 
-def test_every_learner_and_every_notebook_is_told(learner, monkeypatch, capsys):
-    """Whatever a notebook is called; those of no exercise are named, and learners without one have a row."""
-    path = learner(SOLVED)
-    path.rename(path.with_name("mine (1).ipynb"))
-    other = learner("{}", "grace")
-    (path.parent.parent / "alan").mkdir()
-    (path.parent.parent / ".ipynb_checkpoints").mkdir()
-    monkeypatch.setattr(grade, "apart", grade.judge)
-    assert command.main(["grade", str(path.parent.parent)]) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "       01     right", "ada    right  1 of 1", "alan   -      0 of 1", "grace  -      0 of 1",
-        f"{other}: not graded, since it is of no exercise"]
+LOOK = """%matplotlib inline
+import pathlib, sys, refopt, refopt_exercises
+places = [*sys.path, *(pathlib.Path(x.__file__).parents[1] for x in (refopt, refopt_exercises))]
+near = [pathlib.Path(x, y, "refopt_exercises", "solutions") for x in places for y in ("", "notebooks")]
+assert not any(x.exists() for x in near)"""
 
 
-def test_the_words_of_a_grade_say_what_is_wrong(learner):
-    text = STUB.replace("# FILL ME IN, about 2 lines", "out[i] = k * x[i]")
-    assert text != STUB
-    words = grade.judge(NAME, learner(text)).words
-    assert words.startswith("Case: 72 elements, 3 blocks. OutOfBounds: index 72 is out of bounds")
+@pytest.mark.parametrize(("texts", "seconds", "words"), [
+    ([LOOK, "exercise.check(None)"], 99, ""),  # the second only judges
+    (["import time; time.sleep(99)"], 0.5, "the notebook took more than 0.5 seconds"),
+    (["import os; os._exit(3)"], 99, "the notebook's process ended with status 3")])
+def test_a_notebook_runs_without_the_solutions_and_not_forever(texts, seconds, words, tmp_path):
+    grade.copy_packages(tmp_path)
+    assert grade.ran(texts, str(tmp_path), seconds) == words
+    judged = grade.judged(grade.Paper("ada", NAME, [], "", ""), 0.01)
+    assert judged[2:4] == ("wrong", "The answer took more than 0.01 seconds.")
 
 
-def test_notebooks_run_apart_and_not_forever(learner, monkeypatch):
-    """What a notebook prints, or an exit in it, does not reach the table."""
-    monkeypatch.setenv("PYTHONPATH", ":".join([str(generate.FOLDER.parent), str(generate.FOLDER.parents[1])]))
-    leaving = SOLVED.replace("import numpy as np", "print('Right.'); raise SystemExit(3)")
-    assert grade.apart(NAME, learner(leaving)) == (False, "exit code 3")
-    assert grade.apart(NAME, learner(SOLVED), seconds=0.01) == (False, "It took more than 0.01 seconds.")
+REFUSED = [
+    "open('x')", "eval('1')", "().__class__", "(p.x for p in ()).gi_frame", "np.save", "np.ma", "cuda.np", "print(np)",
+    "cuda.atomic.operator", "p.copy_to_host", "p.x = 1", "cuda.jit('void()')", "exercise", "import os", "global p",
+    "match p:\n        case int(__class__=c): pass", "with p: pass", "[x for x in p if type(x)]", "__builtins__"]
 
 
-def test_folders_without_an_answer_are_refused(learner, tmp_path, capsys):
-    assert command.main(["grade", str(tmp_path)]) == 2 and "expected notebooks such as" in capsys.readouterr().err
-    path = learner(STUB)
-    path.with_name("01-copy.ipynb").write_text(STUB)
-    assert command.main(["grade", str(path.parent)]) == 2
-    said = "expected one notebook of exercise 01, got 01-copy.ipynb and 01-guard-the-tail.ipynb"
-    assert said in capsys.readouterr().err
-    assert command.main(["grade", str(tmp_path / "gone")]) == 2 and "No such file" in capsys.readouterr().err
-    assert command.main(["grade"]) == 2 and "python -m exercise" in capsys.readouterr().err
-    assert solution.names()
+@pytest.mark.parametrize("body", REFUSED)
+def test_an_answer_cannot_reach_its_judge(body):
+    verdict = judge.judge(HOST, STEP.format(body))
+    assert not verdict.ok and re.search("An answer may not use|name 'exercise' is not defined", verdict.text), verdict

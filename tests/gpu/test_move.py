@@ -144,7 +144,7 @@ def test_what_goes_up(executor):
     stream = simt.cuda.stream()
     params, grads, others = ([gpu.to_device(np.ones(n, F)) for n in (5, 3, 7, 2)] for _ in range(3))
     plan = gpu.plan("sgd", params, grads, lr=0.1, stream=stream)
-    for now, nbytes in ((grads, []), ([grads[0], *others[1:3], grads[3]], [16]), (others, [32]), (tuple(others), [])):
+    for now, nbytes in ((grads, []), ([grads[0], *others[1:3], grads[3]], [32]), (others, [32]), (tuple(others), [])):
         for addresses in (at(now), np.array(at(now), np.uint64)):
             with simt.observe(count=()) as log:
                 plan.move("grads", addresses, now)

@@ -19,7 +19,7 @@ import needs
 import numpy as np
 import page_code
 import pytest
-from exercise import cells
+from refopt_exercises import cells
 
 from benchmarks.record import ROOT
 from gpu import test_ladder_matmul
@@ -33,7 +33,7 @@ from refopt.gpu.machine import dotted
 from refopt.gpu.target import signature_of
 
 REFOPT, NUMBA = "from refopt.gpu import cuda", "from numba import cuda"
-SOLUTIONS = exercises.FOLDER / "exercise" / "solutions"
+SOLUTIONS = exercises.FOLDER / "refopt_exercises" / "solutions"
 NOTEBOOKS = "1-why-merging-pays", "2-from-ten-lines", "2b-sums"
 PARTS = {"refopt.gpu.parts", "refopt.gpu.target", "refopt.gpu.tensor_core", "refopt.gpu.vectors"}
 
@@ -132,7 +132,7 @@ def texts():
         found[module.name] = Path(importlib.import_module(module.name).__file__).read_text()
     found |= {f"solutions.{path.stem}": path.read_text() for path in sorted(SOLUTIONS.glob("[0-9]*.py"))}
     for name in NOTEBOOKS:
-        found[name] = "\n\n\n".join(cells.of(ROOT / "notebooks" / f"{name}.ipynb"))
+        found[name] = "\n\n\n".join(map(cells.python, cells.of(ROOT / "notebooks" / f"{name}.ipynb")))
     for name in ("own-kernels", "read-a-kernel"):
         found[name] = "\n\n\n".join(text for language, text in page_code.blocks(name) if language == "python")
     return found
@@ -214,8 +214,8 @@ def launch_others(machine, folder):
 
 
 def launch_solutions():
-    from exercise import solution
-    from exercise.arguments import copied, on_device
+    from refopt_exercises import solution
+    from refopt_exercises.arguments import copied, on_device
 
     for page in dict.fromkeys(page for page, _ in STOCK if page.startswith("solutions.")):
         exercise, answer, _ = solution.load(page.removeprefix("solutions."))

@@ -44,18 +44,26 @@ def test_gradients_lie_elsewhere_at_every_turn(work):
 def test_a_row_for_each_condition(work, routine, monkeypatch):
     """On the CPU, whose times are those of the executor; tests/pytorch/test_host.py compiles the host's part."""
     monkeypatch.setattr(merged, "accelerate", lambda on: on)
-    for subject in (x for x in subjects(routine) if x.how == "eager" and x.name != "capturable"):
-        rows = list(torch_step.rows_of(work, routine, subject))
-        assert [row["condition"] for row in rows] == ["same addresses", "new addresses", "after backward", "other mask",
-                                                     "new lr"]
-        assert all(row["whole_us"] >= row["host_us"] > 0 for row in rows)
+    listed = [x for x in subjects(routine) if x.how == "eager" and x.name != "capturable"]
+    rows = list(torch_step.rows_of(work, routine, listed))
+    found = [(row["condition"], row["implementation"]) for row in rows]
+    assert found == [(condition, x.name) for condition in ("same addresses", "new addresses", "after backward",
+                                                           "other mask", "new lr", "states read") for x in listed]
+    assert all(row["whole_us"] >= row["host_us"] >= row["host_least_us"] > 0 for row in rows)
 
 
 def test_what_pytorch_has_not_is_a_row_with_the_reason(work):
-    (row,) = torch_step.rows_of(work, "adamw", Subject("capturable", "eager", lambda params: 1 / 0))
-    assert row["skipped"].startswith("ZeroDivisionError") and row["ok"]
-    (row,) = torch_step.rows_of(work, "adamw", Subject(OURS, "eager", lambda params: 1 / 0))
-    assert not row["ok"]
+    listed = [Subject(name, "eager", lambda params: 1 / 0) for name in ("capturable", OURS)]
+    rows = list(torch_step.rows_of(work, "adamw", listed))
+    assert [row["ok"] for row in rows] == [True, False] and rows[0]["skipped"].startswith("ZeroDivisionError")
+
+
+def test_shares_are_of_steps(work):
+    """On the CPU most is the executor's."""
+    work.name = torch_step.SAMPLED
+    row = next(torch_step.shares([work], samples=5))
+    assert row["samples"] > 10 and 0.5 < sum(row["shares"].values()) <= 1.0
+    assert not any("backward" in name for name in row["shares"])
 
 
 def test_a_step_that_computes_something_else_is_noticed(work, monkeypatch):

@@ -95,8 +95,8 @@ def test_a_checkpoint_of_a_rank_is_that_of_a_plain_step():
 
 @pytest.mark.parametrize(("ranks", "wrong", "message"), [
     (RANKS, lambda saved: [saved[0], saved[1] | {"steps": 4}, saved[2]], "'steps': expected 3, as rank 0 has, got 4 "),
-    (RANKS, lambda saved: saved[:1] * RANKS, r"'rank': expected \[[12], 3\], this rank .* alone, got \[0, 3\]"),
-    (2, lambda saved: saved, r"'rank': expected \[[01], 2\], this rank and how many .*, got \[[01], 3\]"),
+    (RANKS, lambda saved: saved[:1] * RANKS, r"'rank': expected \[[12], 3\], this rank .*, got \[0, 3\]"),
+    (2, lambda saved: saved, r"'rank': expected \[[01], 2\], this rank and their number, got \[[01], 3\]"),
     (RANKS, lambda saved: [saved[0] | {"rank": None}, *saved[1:]], r"'rank': expected \[0, 3\], this rank .* None")])
 def test_a_rank_loads_its_own_checkpoint(ranks, wrong, message):
     """Of the step that all load; nothing is modified."""

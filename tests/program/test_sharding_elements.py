@@ -220,7 +220,7 @@ def test_what_reads_a_whole_gradient_keeps_it_whole():
     assert not result.applied and "look of 'a.b@GRAD' needs 'a.b@GRAD' after its reduction" in " ".join(result.reasons)
     assert passes.shard_elements(looking, 0, 2, limit=1e-4).program.counts()["all_reduce"] == 1
     narrow = passes.narrow_sums(program).program  # sums have variables of their own
-    assert "is cast for its sum, as by narrow_sums; use amp" in passes.shard_elements(narrow, 0, 2).reasons[0]
+    assert "is narrowed; use amp_program(reduced='float16')" in passes.shard_elements(narrow, 0, 2).reasons[0]
 
 
 @pytest.mark.parametrize(("call", "error", "message"), [

@@ -33,7 +33,7 @@ FEWER = {"3a-lars-in-two-launches": [SIZES], "3c-forms-of-lars": [SIZES], "3d-a-
          "5-adamw-lamb-and-norms": [("STEPS = 0.01, 0.1, 600", "STEPS = 0.01, 0.1, 60")],
          "5a-lamb-ladder": [SIZES], "6-mixed-precision": [("optimizer, steps=150,", "optimizer, steps=20,")]}
 # What a notebook may import: what the wheel has, what `.[notebooks]` installs, and what some notebooks are about.
-SHIPPED = {"refopt", "lecture", "exercise"}
+SHIPPED = {"refopt", "refopt_lecture", "refopt_exercises"}
 INSTALLED = {"numpy", "matplotlib", "ml_dtypes", "IPython", "sklearn"}
 ABOUT = {"0-start-here": {"torch"}, "15-the-oracle": {"torch", "optax", "timm"}, "16-in-pytorchs-step": {"torch"}}
 
@@ -66,10 +66,10 @@ def words(cells):
 def imported(path):
     """The libraries that the code cells of a notebook import."""
     assert exercises.FOLDER == FOLDER  # which is on the path
-    from exercise import cells
+    from refopt_exercises import cells
 
     found = set()
-    for node in (node for text in cells.of(path) for node in ast.walk(ast.parse(text))):
+    for node in (node for text in cells.of(path) for node in ast.walk(ast.parse(cells.python(text)))):
         if isinstance(node, ast.Import):
             found |= {x.name.partition(".")[0] for x in node.names}
         if isinstance(node, ast.ImportFrom):

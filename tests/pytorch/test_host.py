@@ -4,6 +4,7 @@ import os
 import runpy
 import subprocess
 import sys
+import threading
 import warnings
 from pathlib import Path
 
@@ -182,6 +183,7 @@ def test_an_import_compiles_if_the_variable_says_so(variable, times, monkeypatch
     monkeypatch.setattr(cpp_extension, "load", load)
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "none yet"))
     monkeypatch.setenv(host.VARIABLE, variable)
+    monkeypatch.setattr(threading.Thread, "start", threading.Thread.run)
     runpy.run_path(host.__file__)
     assert len(folders) == times and not any(map(os.path.exists, folders))
     kept = [(x.suffix, x.read_bytes()) for x in tmp_path.rglob("*") if x.is_file()]
@@ -199,6 +201,36 @@ def test_what_was_compiled_before_is_loaded(extension, monkeypatch, tmp_path):
     monkeypatch.setattr(host, "_compiled", None)
     with pytest.raises(TypeError, match="NoneType"):
         host.accelerate()
+    host.accelerate(False)
+
+
+def test_steps_do_not_wait_for_the_compiler(extension, monkeypatch, tmp_path):
+    """An optimizer whose first step comes before it is done goes on with it, with the same bits."""
+    kept, compiled = [], threading.Event()
+    monkeypatch.setattr(host, "_extension", lambda *_: compiled.wait(60) and extension)
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    for wait in (False, True):
+        monkeypatch.setattr(host, "_compiled", None if not wait else extension)
+        assert host.accelerate(wait=wait) == wait
+        params, optimizer = one("AdamW")
+        steps(optimizer, params, [0])
+        assert optimizer._form is host.form()
+        compiled.set()
+        host.accelerate()
+        steps(optimizer, params, [1, 2])
+        assert optimizer._form is extension
+        kept.append(all_bits(params, optimizer))
+    assert kept[0] == kept[1]
+    host.accelerate(False)
+
+
+def test_an_installed_module_is_found(monkeypatch, tmp_path):
+    """A wheel of one's own has it, for one source and one version of PyTorch."""
+    (tmp_path / f"{host.extension_name()}.py").write_text("found = True")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(host, "_compiled", None)
+    assert host.accelerate() and host.form().found
+    del sys.modules[host.extension_name()]
     host.accelerate(False)
 
 

@@ -13,7 +13,7 @@ import pytest
 from pytorch.subjects import BUSY, EVERY, LR, all_bits, class_of, drawn, each_of_pytorchs, every_class, theirs, torch
 from pytorch.trials import held_step, one, pair, parameters, steps
 
-register_optimizer_step_post_hook = pytest.importorskip("torch.optim.optimizer").register_optimizer_step_post_hook
+hooks = pytest.importorskip("torch.optim.optimizer")
 
 
 @each_of_pytorchs
@@ -121,6 +121,29 @@ def test_hooks(name):
         handle.remove()
     steps(optimizer, params, range(1, 2))
     assert len(seen) == 4 and "more" not in optimizer.state_dict()
+
+
+@pytest.mark.parametrize("derived", [False, True], ids=["AdamW", "a class with a step of its own"])
+def test_hooks_of_all_optimizers_and_profilers_see_each_step_once(derived):
+    """A class with a step of its own is wrapped by PyTorch."""
+    seen, kind = [], class_of("AdamW")
+    if derived:
+        kind = type("Own", (kind,), {"step": lambda self, closure=None: class_of("AdamW").step(self, closure)})
+    params = parameters()
+    optimizer = kind(params, lr=LR)
+    handles = [register(lambda one, args, kwargs, when=when: seen.append((when, one is optimizer, len(args))))
+               for when, register in (("pre", hooks.register_optimizer_step_pre_hook),
+                                      ("post", hooks.register_optimizer_step_post_hook))]
+    steps(optimizer, params, range(1))
+    for handle in handles:
+        handle.remove()
+    assert seen == [("pre", True, 1), ("post", True, 1)]
+    with torch.profiler.profile() as profile:
+        steps(optimizer, params, range(1, 3))
+    label = f"Optimizer.step#{kind.__name__}.step"
+    assert [each.count for each in profile.key_averages() if each.key == label] == [2]
+    steps(optimizer, params, range(3, 4))
+    assert len(seen) == 2
 
 
 MIXED = {"max_norm": 0.25, "masters": "fp32", "states": "8bit", "dtype": torch.bfloat16}

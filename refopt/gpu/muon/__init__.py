@@ -76,9 +76,9 @@ class MuonPlan(Plan):
         triples = schedule(f"{name}: coefficients", self._coefficients, iterations)
         return triples, restarting(f"{name}: restarts", self._restarts, iterations, compute)
 
-    def _exchange(self, call: Call, bound: Any, moved: Any, values: Any) -> None:
+    def _exchange(self, call: Call, bound: Any, moved: Any, values: Any, aligned: bool = False) -> None:
         before = self._call
-        super()._exchange(call, bound, moved, values)
+        super()._exchange(call, bound, moved, values, aligned)
         if call is not before and _orders(call) != _orders(before):
             self._build()
 

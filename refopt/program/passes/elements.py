@@ -28,12 +28,9 @@ from refopt.program.passes.shares import largest_first
 from refopt.program.program import Program, expect_program
 
 NOTHING = "no gradient is reduced separately and updated at once"
-INSTEAD = "amp_program(reduced='float16') instead, which sums in 16 bits"
 
 
-def shard_elements(
-    program: Program, rank: int, degree: int, limit: float = 32.0, axis: str | None = None
-) -> Result:
+def shard_elements(program: Program, rank: int, degree: int, limit: float = 32.0, axis: str | None = None) -> Result:
     """The program of one rank of several that divide the optimizer among them, element by element.
 
     Gradients are put into buffers, as by `refopt.program.passes.coalesce_gradients`, and so are parameters, with each
@@ -223,7 +220,7 @@ class _Search:
                         op = program.main[i]
                         if op.type != "check_gradients" and not _of_pairs(op, name, own):
                             if name in each.made and i < min(self._sums[x][0] for x in each.sources):
-                                return f"{name!r} is cast for its sum, as by narrow_sums; use {INSTEAD}"
+                                return f"{name!r} is narrowed; use amp_program(reduced='float16'), not narrow_sums"
                             return f"{title(op)} needs {name!r} after its reduction"
         return ""
 

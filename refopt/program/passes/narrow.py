@@ -82,9 +82,7 @@ def _checked(program: Program) -> dict[str, int]:
     return {cell: i for i, op in checks for cell in program.cells(op.inputs["x"])}
 
 
-def _why_not(
-    program: Program, members: Sequence[int], dtype: str, average: str, checked: Mapping[str, int]
-) -> str:
+def _why_not(program: Program, members: Sequence[int], dtype: str, average: str, checked: Mapping[str, int]) -> str:
     """Why a sum, and the average before it, stay as they are. Empty if they need not."""
     op, *averages = (program.main[i] for i in members)
     if op.type != "all_reduce":

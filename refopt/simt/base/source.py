@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import os
 from collections.abc import Iterator
 from types import CodeType, FunctionType
 from typing import Any
@@ -34,8 +35,7 @@ def code_of(node: ast.FunctionDef, at: ast.AST, file: str) -> CodeType:
     """The code of a function whose definition was written anew, at the place of another in a file."""
     node.type_params = []  # type: ignore[attr-defined]  # from Python 3.12 on
     tree = ast.fix_missing_locations(ast.Module([ast.copy_location(node, at)], []))
-    module = compile(tree, file, "exec", dont_inherit=True)
-    return next(constant for constant in module.co_consts if isinstance(constant, CodeType))
+    return next(x for x in compile(tree, file, "exec", dont_inherit=True).co_consts if isinstance(x, CodeType))
 
 
 def _definition(code: CodeType) -> Definition | None:
@@ -48,8 +48,7 @@ def _definition(code: CodeType) -> Definition | None:
             candidates = [node for node in candidates if _returns(node, code)]
         inner = [(node.lineno, node.col_offset) for node in candidates]
         candidates = [node for node in candidates if not any(_contains(node, place) for place in inner)]
-    same = len({ast.dump(node) for node in candidates}) == 1
-    return candidates[0] if same else None
+    return candidates[0] if len({ast.dump(node) for node in candidates}) == 1 else None
 
 
 def _is_compiled_from_its_file(code: CodeType) -> bool:
@@ -57,13 +56,15 @@ def _is_compiled_from_its_file(code: CodeType) -> bool:
 
     pytest rewrites assertions; code that contains any is trusted.
     """
-    file = code.co_filename
-    lines = linecache.getlines(file)
+    lines = linecache.getlines(file := code.co_filename)
     if file not in _compiled or _compiled[file][0] is not lines:
         codes: dict[int, list[CodeType]] = {}
-        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT  # as in a notebook
-        for each in _codes(compile("".join(lines), file, "exec", flags, dont_inherit=True)):
-            codes.setdefault(each.co_firstlineno, []).append(each)
+        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT  # as in a notebook, which compiles each statement alone
+        tree = compile("".join(lines), file, "exec", flags | ast.PyCF_ONLY_AST, dont_inherit=True)
+        alone = [] if os.path.exists(file) else [ast.Module([x], []) for x in tree.body]
+        for part in (tree, *alone):
+            for each in _codes(compile(part, file, "exec", flags, dont_inherit=True)):
+                codes.setdefault(each.co_firstlineno, []).append(each)
         _compiled[file] = lines, codes
     rewritten = any(name.startswith("@py") for name in code.co_names)
     return rewritten or any(_same(each, code) for each in _compiled[file][1].get(code.co_firstlineno, ()))
@@ -121,9 +122,8 @@ def _fits(node: Definition, code: CodeType) -> bool:
     name = node.name if isinstance(node, ast.FunctionDef) else "<lambda>"
     a = node.args
     names = [x.arg for x in (*a.posonlyargs, *a.args, *a.kwonlyargs)] + [x.arg for x in (a.vararg, a.kwarg) if x]
-    last = max((line for _, _, line in code.co_lines() if line), default=0)
-    inside = last <= (node.end_lineno or 0)  # else the file has changed since it was imported
-    return inside and name == code.co_name and tuple(names) == code.co_varnames[: len(names)]
+    last = max((line for _, _, line in code.co_lines() if line), default=0)  # beyond the end if the file has changed
+    return last <= (node.end_lineno or 0) and (name, *names) == (code.co_name, *code.co_varnames[: len(names)])
 
 
 def _returns(node: Definition, code: CodeType) -> bool:
