@@ -231,8 +231,7 @@ class Merged(Grouped):
 
     def _build(self, gated: tuple[bool, bool]) -> None:
         """Sort the parameters that have a gradient or a state into buckets, each of which gets a plan."""
-        for bucket in self._buckets or ():
-            bucket.show(self._compare_masters)
+        self._give_up()
         self._accelerated = host.is_on() if self._accelerated is None else self._accelerated
         self._form = host.form(self._accelerated)
         formulas = [self._checked_formula(k, group) for k, group in enumerate(self.param_groups)]
@@ -260,7 +259,6 @@ class Merged(Grouped):
             gates.append(Gate(device, [bucket.gradients for bucket in here], (*gated, multiplied), clips))
             for bucket in here:
                 bucket.bind(gates[-1])
-        self._give_up()
         for members, bucket in zip(kinds.values(), buckets, strict=True):
             bucket.commit()
             for member in members:
@@ -282,9 +280,9 @@ class Merged(Grouped):
 
         ``before_compare`` leaves out what `Bucket.compare` finds.
         """
-        if self._form is not host.form(self._accelerated):  # compiled in the meantime
-            if not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()):
-                return False
+        compiled = self._form is not host.form(self._accelerated)  # in the meantime
+        if compiled and not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()):
+            return False
         same = self._recorded.same_objects(self.param_groups)
         if self._state.changed or not (same or self._recorded.same_params(self.param_groups)):
             return False
@@ -312,6 +310,12 @@ class Merged(Grouped):
         return True
 
     def _give_up(self) -> None:
+        """Bring the states up to date, and drop all plans."""
+        for bucket in self._buckets or ():
+            bucket.show(self._compare_masters)
+        self._drop()
+
+    def _drop(self) -> None:
         """Drop all plans, except those that replays need."""
         self._of_graphs += [bucket for bucket in self._buckets or () if bucket.captured]
         self._buckets = None
@@ -327,7 +331,7 @@ class Merged(Grouped):
 
     @state.setter
     def state(self, state: Any) -> None:
-        self._give_up()
+        self._drop()
         self._state = States(state)
 
     def state_dict(self) -> dict[str, Any]:
