@@ -96,7 +96,7 @@ def _members(owner: Any) -> list[str]:
 
 
 def _has(owner: Any, name: str) -> bool:
-    return hasattr(owner, name) or name == "laneid"  # which has a value in kernels alone
+    return name == "laneid" or hasattr(owner, name)  # laneid has a value in kernels alone
 
 
 def _rows(title: str, names: Iterable[str], ours: Any, prefix: str = "") -> list[str]:

@@ -91,7 +91,7 @@ def by_hand(path):
         return "\n".join("".join(x["source"]) for x in json.loads(text)["cells"] if x["cell_type"] == "markdown")
     if path.suffix == ".py":
         return ast.get_docstring(ast.parse(text))
-    return prose(path) or re.split(r"(?m)^(?:## |\\| )", text, maxsplit=1)[0]
+    return prose(path) or re.split(r"(?m)^(?:## |\| )", text, maxsplit=1)[0]
 
 
 @pytest.mark.parametrize("path", [*PAGES, *NOTEBOOKS, *DOORS], ids=lambda path: str(path.relative_to(ROOT)))
