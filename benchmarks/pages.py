@@ -24,9 +24,8 @@ def with_gpu_findings(page: str) -> str:
         # L10 has tensors of other dtypes in its lists, beside those of the dtype that it is tried in.
         dtypes = dict.fromkeys(d for law, x in row["failed"].items() if law != "L10" for d in x["dtypes"])
         largest = max(x for of_dtype in row["largest_ratio"].values() for x in of_dtype.values() if math.isfinite(x))
-        ratio = f"{largest:.2g}" if largest > 1 else ""
-        subject = row["subject"].removesuffix(" on cuda")
-        lines.append([f"`{subject}`", ", ".join(dtypes), findings.in_short(row["failed"]), ratio])
+        cells = ", ".join(dtypes), findings.in_short(row["failed"]), f"{largest:.2g}" * (largest > 1)
+        lines.append([f"`{row['subject'].removesuffix(' on cuda')}`", *cells])
     return with_section(page, "gpu", table(lines))
 
 

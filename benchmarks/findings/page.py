@@ -58,7 +58,7 @@ def _outcome(row: Mapping[str, Any]) -> str:
 
 def explained() -> Iterator[str]:
     """Every explanation that a record bears out, by kind."""
-    tried = [(report, list(differences(report))) for report in records()]
+    tried = [difference for report in records() for difference in differences(report)]
     for kind, heading in KINDS.items():
         if entries := [entry for entry in known() if entry.kind == kind]:
             yield f"## {heading}\n"
@@ -66,13 +66,12 @@ def explained() -> Iterator[str]:
             yield from _entry(entry, tried)
 
 
-def _entry(entry: Known, tried: Sequence[tuple[Record, Sequence[tuple[str, str, str, str]]]]) -> Iterator[str]:
+def _entry(entry: Known, tried: Sequence[tuple[str, str, str, str]]) -> Iterator[str]:
     yield "\n\n".join([f"**{entry.title}**", entry.text.strip("\n")]) + "\n"
     optimizers: dict[str, dict[str, set[str]]] = {}
-    for _, found in tried:
-        for subject, routine, law, _ in found:
-            if entry.covers(subject, routine, law):
-                optimizers.setdefault(_class(subject), {}).setdefault(routine, set()).add(law)
+    for subject, routine, law, _ in tried:
+        if entry.covers(subject, routine, law):
+            optimizers.setdefault(_class(subject), {}).setdefault(routine, set()).add(law)
     if optimizers:
         by_laws: dict[str, list[str]] = {}
         for name, laws in list(optimizers.items())[:MOST]:
@@ -81,10 +80,9 @@ def _entry(entry: Known, tried: Sequence[tuple[Record, Sequence[tuple[str, str, 
         those = "; ".join(f"{', '.join(names)}: {said}" for said, names in by_laws.items())
         more = f"; and {len(optimizers) - MOST} more" if len(optimizers) > MOST else ""
         yield f"*Fails:* {those}{more}.\n"
-    if entry.upstream or entry.report:
-        where = [f"*Reported:* {entry.upstream}." if entry.upstream else ""]
-        where += [f"*A report:* [{entry.report}](reports/{entry.report}.md)." if entry.report else ""]
-        yield " ".join(filter(None, where)) + "\n"
+    where = [f"*Reported:* {entry.upstream}."] * bool(entry.upstream)
+    where += [f"*A report:* [{entry.report}](reports/{entry.report}.md)."] * bool(entry.report)
+    yield from [" ".join(where) + "\n"] * bool(where)
 
 
 def _class(subject: str) -> str:
@@ -116,8 +114,7 @@ def changed() -> Iterator[str]:
         by_change.setdefault(what, []).extend([f"`{_class(name)}`"] * bool(is_of_one))
     for what, names in by_change.items():
         yield f"- {what}" + (f": {', '.join(dict.fromkeys(names))}" if names else "")
-    of_torch = [report for report in records() if report["on"] == "cpu"]
-    for old, new in pairwise(of_torch):
+    for old, new in pairwise(report for report in records() if report["on"] == "cpu"):
         was, now = (
             {tuple(x[:3]) for x in differences(report) if x[0].startswith("torch.optim.")} for report in (old, new)
         )
@@ -132,8 +129,7 @@ def _by_optimizer(laws: set[tuple[str, ...]], what: str) -> Iterator[str]:
     for subject, routine, law in sorted(laws):
         by_name.setdefault((subject, routine), []).append(law)
     for (subject, routine), names in by_name.items():
-        of = "" if routine == "none" else f" as {routine}"
-        yield f"  - `{subject}`{of}, {what}: {in_short(names)}"
+        yield f"  - `{subject}`{f' as {routine}' * (routine != 'none')}, {what}: {in_short(names)}"
 
 
 def optimizers() -> Iterator[str]:
@@ -171,7 +167,7 @@ def _said(row: Mapping[str, Any]) -> str:
         return str(row["error"])
     if "not_taken" in row:
         why = re.sub(r"\S+\(\) ", "", row["not_taken"].rpartition(" got ")[2])
-        return f"not taken, {shorten(re.sub('[|<>`]', ' ', why), 64, placeholder=' ...')}"
+        return "not taken, " + shorten(re.sub("[|<>`]", " ", why), 64, placeholder=" ...").replace("_", r"\_")
     said: dict[str, list[str]] = {}  # what follows the laws, and these
     for check in row["checks"]:
         for law, failure in failures(check).items():

@@ -42,7 +42,7 @@ def missing(known: Proofs) -> list[Cell]:
 def page(items: Iterable[Item]) -> str:
     """The page."""
     known = proofs(items)
-    tables = [part for routine in ROUTINES.values() for part in (heading(routine), *table(routine, known), "")]
+    tables = [part for routine in ROUTINES.values() for part in (*section(routine, known), "")]
     return "\n".join([head(PAGE), *legend(known), "", *tables])
 
 
@@ -61,18 +61,13 @@ def legend(known: Proofs) -> list[str]:
     return lines
 
 
-def heading(routine: Routine) -> str:
-    formula = getattr(evidence.formulas, routine.name).__doc__
-    return f"## {routine.name}\n\n{formula}\n"
-
-
-def table(routine: Routine, known: Proofs) -> list[str]:
-    """For each kind of evidence, the variants that it is of, by precisions."""
+def section(routine: Routine, known: Proofs) -> list[str]:
+    """Its formula, and for each kind of evidence, the variants that it is of, by precisions."""
     by_name: dict[str, dict[str, list[str]]] = {}  # the precisions of each variant
     for cell in (cell for cell in known if cell.routine == routine.name):
         for name in known[cell]:
             by_name.setdefault(name, {}).setdefault(cell.variant, []).append(cell.precision)
-    lines = []
+    lines = [f"## {routine.name}\n\n{getattr(evidence.formulas, routine.name).__doc__}\n"]
     for name in sorted(by_name):
         groups: dict[str, list[str]] = {}
         for label, precisions in by_name[name].items():

@@ -52,29 +52,21 @@ def page(items: Iterable[Item] = ()) -> str:
 
     lines = [head(PAGE), "| option | default | what it is |", "| --- | --- | --- |"]
     lines += [f"| `{name}` | {default!r} | {ABOUT[name]} |" for name, default in SHARED.items()]
-    sections = [[*section(getattr(merged, name))] for name in classes(merged)]
-    common = alike([row for text in sections for row in map(cells, text)])
+    sections = ["\n".join(section(getattr(merged, name))) for name in classes(merged)]
+    said: dict[str, list[str]] = {}
+    for name, _, what in ROW.findall("\n".join(sections)):
+        said.setdefault(name, []).append(re.sub(r"“\w+: ", "“", what))
+    common = {name: texts[0] for name, texts in said.items() if len(texts) > 2 and len({*texts}) == 1}
     lines += ["", "What an option is in all classes that have it:", "", "| option | what it is |", "| --- | --- |"]
     lines += [f"| `{name}` | {what} |" for name, what in common.items()]
-    for title, _, routine, *rows in sections:
-        usual = ", ".join(f"`{name}={default}`" for name, default, _ in map(cells, rows) if name in common)
-        lines += ["", title, "", routine + f" As in all: {usual}." * bool(usual)]
-        lines += [row for row in rows if cells(row)[0] not in common]
+    for text in sections:
+        usual = ", ".join(f"`{name}={default}`" for name, default, _ in ROW.findall(text) if name in common)
+        text = ROW.sub(lambda row: "" if row[1] in common else row[0], text).rstrip()
+        lines += ["", text.replace("`.\n", f"`. As in all: {usual}.\n", 1) if usual else text]
     return "\n".join([*lines, ""])
 
 
-def cells(row: str) -> tuple[str, ...]:
-    """The option of a row, its default and what it is."""
-    found = re.match(r"\| `(\w+)` \| (.*?) \| (.*) \|$", row)
-    return found.groups() if found else ("", "", "")
-
-
-def alike(rows: Iterable[tuple[str, ...]]) -> dict[str, str]:
-    """The options that are the same in every class that has them, and what they are."""
-    said: dict[str, list[str]] = {}
-    for name, _, what in rows:
-        said.setdefault(name, []).append(re.sub(r"“\w+: ", "“", what))
-    return {name: texts[0] for name, texts in said.items() if name and len(texts) > 2 and len({*texts}) == 1}
+ROW = re.compile(r"(?m)^\| `(\w+)` \| (.*?) \| (.*) \|$\n?")
 
 
 def classes(merged: Any) -> list[str]:
