@@ -15,6 +15,7 @@ from sharding_cases import bound_on, read
 
 from refopt.catalog import ROUTINES
 from refopt.checks import dtypes
+from refopt.cpu.lazy import LAZY
 from refopt.program import Config, Op, Var, amp_program, passes, step_program
 from refopt.program.mixed_precision import copy_of
 
@@ -23,7 +24,7 @@ PLACED = "all_reduce_gradients", "reduce_to_owners", "send_to_owners"  # passes 
 SHARDING = "shard", "shard_elements"  # which make the program of a rank
 MIXED = "optimize_cast", "fold_casts"
 FIRST = [*(("narrow_sums", dtype, average) for dtype in ("float16", "bfloat16") for average in ("before", "after")),
-         *(("local_steps", every) for every in (1, 2, 3))]
+         *(("local_steps", every) for every in (1, 2, 3)), ("update_rows", "global"), ("update_rows", "row")]
 REMAINDERS = [Config("bfloat16", "bfloat16", "float32", kind) for kind in dtypes.REMAINDERS]
 
 
@@ -245,8 +246,11 @@ def steps(draw, shapes=SHAPES):
     """A step without passes."""
     names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=5, unique=True))
     params = [(name, draw(st.sampled_from(shapes))) for name in names]
-    first = draw(st.sampled_from(sorted(ROUTINES)))
-    second = draw(st.sampled_from([first, first, first, draw(st.sampled_from(sorted(ROUTINES)))]))
+    begun = draw(st.sampled_from([(), (), (), *FIRST]))
+    by_rows = begun[:1] == ("update_rows",)
+    routines = st.sampled_from(sorted(LAZY if by_rows else ROUTINES))
+    first = draw(routines)
+    second = draw(st.sampled_from([first, first, first, draw(routines)]))
     which = {name: draw(st.sampled_from([first, second])) for name in names}
     numbers = {key: number for one in {*which.values()} for key, number in numbers_of(one).items()}
     coded = st.sampled_from([None, "uint8"]) if all(ROUTINES[one].elementwise for one in which.values()) else st.none()
@@ -254,20 +258,19 @@ def steps(draw, shapes=SHAPES):
     some = st.lists(st.sampled_from(names), max_size=2, unique=True).map(sorted)
     rare = st.integers(0, 3).map(lambda k: k == 0)
     ranks = draw(st.integers(1, 4))
-    first = draw(st.sampled_from([(), (), (), *FIRST]))
     tied = tuple(draw(some)) if draw(rare) else ()
     frozen = tuple(draw(some)) if draw(rare) else ()
-    if draw(st.booleans()):
+    if not by_rows and draw(st.booleans()):
         options = dict(accumulate=draw(st.integers(1, 3)), recompute=draw(st.booleans()),
                        fp32=draw(some) if draw(st.booleans()) else [],
                        reduced=draw(st.sampled_from(["float32", "float16"])),
                        max_norm=draw(st.sampled_from([None, 0.5])), loss_scale=8.0, state_dtype=draw(coded))
-        return Composition("amp_program", params, optimizer, {**options, **numbers}, ranks, tied, frozen, first)
+        return Composition("amp_program", params, optimizer, {**options, **numbers}, ranks, tied, frozen, begun)
     config = draw(st.sampled_from(["fp32", "fp32", "amp", "bf16", *REMAINDERS]))
-    sparse = [name for name, shape in params if len(shape) > 1 and shape[0] and draw(rare)]
+    sparse = [name for name, shape in params if shape[1:] and shape[0] and draw(st.booleans() if by_rows else rare)]
     tied = tuple(name for name in tied if name not in sparse)
     options = dict(config=config, state_dtype=draw(coded), sparse=sparse, **numbers)
-    return Composition("step_program", params, optimizer, options, ranks, tied, frozen, first)
+    return Composition("step_program", params, optimizer, options, ranks, tied, frozen, begun)
 
 
 PASSES = {

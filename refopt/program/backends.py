@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple, TypeAlias
 
@@ -68,6 +69,10 @@ class Cpu:
         """A routine bound to its arrays; of parts of tensors, ``sums`` has the sums of squares of the whole."""
         return CpuStep(routine, slots, shared, numbers, sums)
 
+    def lazy(self, routine: str, params: list, states: list[list], arguments: Mapping[str, Any]) -> Any:
+        """`merged_lazy` bound to its tables; ``rebind`` takes sparse gradients."""
+        return CpuLazy(routine, params, states, arguments)
+
     def tiles(
         self, routine: Routine, slots: Mapping[str, list], shared: Mapping[str, Any], numbers: Mapping, tiles: Placed
     ) -> CpuTiles:
@@ -109,6 +114,26 @@ class CpuStep:
 
     def refresh(self) -> None:
         """Do nothing: no values are cached between steps."""
+
+
+class CpuLazy:
+    """`merged_lazy` and its tables, which the constructor checks."""
+
+    def __init__(self, routine: str, params: list, states: list[list], arguments: Mapping[str, Any]) -> None:
+        self._run, self._states, self._arguments = partial(cpu.merged_lazy, routine, params), states, {**arguments}
+        self.rebind([None] * len(params), [None] * len(params))
+        self()
+
+    def __call__(self) -> None:
+        self._run(*self._sparse, *self._states, **self._arguments)
+
+    def rebind(self, indices: Sequence[Any], values: Sequence[Any]) -> None:
+        """As `gpu.LazyPlan.rebind`."""
+        self._sparse = indices, values
+
+    def set(self, **numbers: Any) -> None:
+        """Change the numbers of later steps."""
+        self._arguments |= numbers
 
 
 class CpuTiles(CpuStep):

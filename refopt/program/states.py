@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refopt import cpu
-from refopt.catalog import KNOWN
+from refopt.catalog import KNOWN, Routine
 from refopt.checks import Array, host_array
 from refopt.checks.arguments import is_number, mapped, number, shown, whole
 from refopt.checks.dtypes import numpy_dtype
@@ -114,7 +114,8 @@ def _updated(graph: Graph, numbers: Mapping[str, Any]) -> dict[str, Whole]:
             for slot, names in columns.items():
                 name = far.get(names[k], names[k])
                 if slot == "params" or own == _part(graph, name).name:
-                    found[name] = Whole((), "", (), ("params", own), routine.name, attrs)
+                    own_attrs = {**attrs, "count": op.attrs["count"]} if "count" in op.attrs else attrs
+                    found[name] = Whole((), "", (), ("params", own), routine.name, own_attrs)
                 else:
                     found[name] = Whole((), "", (), ("states", own, slot), routine.name, routine.parted(attrs)[0])
     return found
@@ -245,13 +246,20 @@ def _checked(
         choices = {key: x for key, x in expected.hypers.items() if key in KNOWN[expected.routine].choices}
         slots["params"] = [of["params"][param]]
         try:
-            load(states[param], expected.routine, slots, choices=choices, memory=taken)
+            load(states[param], _by_row(KNOWN[expected.routine], slots), slots, choices=choices, memory=taken)
         except (TypeError, ValueError) as error:
             raise type(error)(f"{where}: 'states': {param!r}: {error}") from None
     _check_scaling(f"{where}: 'others'", bound.program, taken.arrays)
     numbers = mapped(f"{where}: 'numbers'", entries["numbers"])
     check_numbers(numbers)
     return taken.arrays, numbers, whole(f"{where}: 'steps'", entries["steps"], 0)
+
+
+def _by_row(routine: Routine, slots: Mapping[str, Any]) -> Routine:
+    """The routine, with scalars of rows if there are several."""
+    rows = [name for name in routine.scalars if slots[name][0].shape != (1,)]
+    slots_of = (x._replace(scalar=False, by_row=True, initial=None) if x.name in rows else x for x in routine.slots)
+    return routine._replace(slots=tuple(slots_of))
 
 
 def _named(where: str, value: Any, names: Collection[str]) -> dict[str, Any]:

@@ -47,7 +47,8 @@ def step_program(
         state_dtype: one for states by element. Parameters with states in 8 bits must be C-contiguous.
         optional: the optional states to include, such as ``moment2_max``.
         sparse: names of parameters whose gradients are sparse: with several ranks an ``all_gather`` op gathers them
-            instead of reducing them, and a ``scatter_add`` op adds them to a dense gradient of the arithmetic type.
+            instead of reducing them, and a ``scatter_add`` op adds them to a dense gradient of the arithmetic type;
+            `passes.update_rows` avoids it.
         layer: the layer that a parameter belongs to; by default its name up to the first dot.
         numbers: hyperparameters and choices of the optimizer; for Muon also ``blocks`` and ``coefficients``.
 

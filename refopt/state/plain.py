@@ -75,8 +75,8 @@ def state_dict(
 
 
 def load(
-    saved: Mapping[str, Any], routine: str, slots: Mapping[str, Any], *, choices: Mapping[str, Any] | None = None,
-    memory: Memory | None = None,
+    saved: Mapping[str, Any], routine: str | Routine, slots: Mapping[str, Any], *,
+    choices: Mapping[str, Any] | None = None, memory: Memory | None = None,
 ) -> dict[str, Any]:
     """Load a state dictionary into arrays, in place.
 
@@ -98,7 +98,7 @@ def load(
             another shape or dtype, or cannot result from a step, such as a power of beta of 1 or more; then nothing has
             been modified.
     """
-    row = routine_of("load", routine)
+    row = routine if isinstance(routine, Routine) else routine_of("load", routine)
     where = f"{row.merged_name}: state"
     _, hosts, numbers = parse(saved, where, row)
     lists = _lists(row, slots)
@@ -139,7 +139,7 @@ def parse(
     """The parts of a state dictionary: its routine, its slots with as many entries each, its hyperparameters."""
     whole_of = mapped(where, saved, KEYS, KEYS)
     row = routine_of(where, whole_of["routine"])
-    if expected not in (None, row):
+    if expected and expected.name != row.name:
         raise ValueError(f"{where}: routine: expected {expected.name}, got {row.name}")
     if whole(f"{where}: version", whole_of["version"]) != VERSION:
         raise ValueError(f"{where}: version: expected {VERSION}, got {shown(whole_of['version'])}")
@@ -147,7 +147,7 @@ def parse(
     names = [slot.name for slot in saved_slots(row)]
     entries = mapped(f"{where}: slots", whole_of["slots"], names, names)
     slots: dict[str, list] = {}
-    for slot in saved_slots(row):
+    for slot in saved_slots(expected or row):
         values = listed(f"{where}: {slot.name}", entries[slot.name])
         count = len(slots[names[0]]) if slots else len(values)
         if len(values) != count:

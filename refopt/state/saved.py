@@ -93,7 +93,7 @@ def check_values(where: str, row: Routine, slot: Slot, array: np.ndarray, number
     elif slot.signed:
         return
     least, below, most = 0.0, np.inf, np.inf
-    made_of_numbers = slot.scalar and slot.name != "second_moment"  # a squared norm
+    made_of_numbers = slot.name in BASES or (slot.scalar and slot.name != "second_moment")  # a squared norm
     for hyper in row.hypers:
         if slot.name in BASES and hyper.name == BASES[slot.name]:
             below = hyper.below

@@ -149,6 +149,7 @@ CALLS = {
     "fold_averages": (passes.fold_averages, {"program": (RANKS, ""), "exact": (True, "flag")}),
     "fuse_all_reduce": (passes.fuse_all_reduce, {"program": (RANKS, "")}),
     "local_steps": (passes.local_steps, {"program": (RANKS, ""), "every": (2, "integer")}),
+    "update_rows": (passes.update_rows, {"program": (RANKS, ""), "count": ("row", "")}),
     "narrow_sums": (passes.narrow_sums, {"program": (RANKS, ""), "dtype": ("float16", ""), "average": ("before", "")}),
     "fuse_optimizer": (passes.fuse_optimizer, {
         "program": (RANKS, ""), "optimizer": ("all", ""), "form": ("auto", ""), "per_buffer": (True, "flag")}),

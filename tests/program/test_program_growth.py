@@ -22,6 +22,7 @@ def params_of(count):
 
 MAKE = {
     "plain": lambda count, ranks=2: step_program(params_of(count), "adam", lr=0.5, world_size=ranks),
+    "sparse": lambda count: step_program(params_of(count), "sgd", lr=0.5, sparse=[x for x, _ in params_of(count)]),
     "coalesced": lambda count: passes.coalesce_gradients(made("plain", count)).program,
     "in pairs": lambda count: passes.coalesce_gradients(
         step_program(params_of(count), "adam", lr=0.5, world_size=2, early=True), "by_count", count=2).program,
@@ -84,7 +85,7 @@ WORK = {
     "grouping.ddp": grouped(grouping.ddp, bucket_cap_mb=1000.0, first_bucket_mb=1000.0),
     "coalesce_gradients": of("plain", passes.coalesce_gradients),
     "fuse_all_reduce": of("coalesced", passes.fuse_all_reduce),
-    "local_steps": of("plain", partial(passes.local_steps, every=2)),
+    "update_rows": of("sparse", passes.update_rows), "local_steps": of("plain", partial(passes.local_steps, every=2)),
     "narrow_sums": of("coalesced", passes.narrow_sums),
     "fuse_optimizer flat": of("plain", partial(passes.fuse_optimizer, form="flat")),
     "fuse_optimizer flat, in pairs": of("in pairs", partial(passes.fuse_optimizer, form="flat")),

@@ -75,18 +75,6 @@ def test_no_rank_need_have_rows():
     assert local.run(rank, 2) == [[[1.0], [1.0]]] * 2
 
 
-def test_rows_are_added_in_order():
-    """In another order the sum has other bits."""
-    rows, x = np.array([1, 1, 1]), np.array([[1e8], [-1e8], [1.0]], np.float32)
-    program = step_program([("e", (2, 1))], "sgd", sparse=["e"], lr=1.0)
-    left = {}
-    for order in ([0, 1, 2], [2, 0, 1]):
-        p = np.zeros((2, 1), np.float32)
-        run(program, {"e": p}, gradients={"e@GRAD": (rows, x[order])})
-        left[tuple(order)] = p[1, 0]
-    assert left == {(0, 1, 2): -1.0, (2, 0, 1): 0.0}
-
-
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
 @pytest.mark.parametrize(("value", "error", "message"), [
     (np.zeros(3), TypeError, "expected a pair of row numbers and rows, got ndarray"),

@@ -73,6 +73,10 @@ class Gpu:
         named = {slot.name: slots.get(slot.name) for slot in routine.slots if slot.optional}
         return gpu.plan(routine.name, *lists, **named, **shared, **numbers, stream=self._stream)
 
+    def lazy(self, routine: str, params: list, states: list[list], arguments: Mapping[str, Any]) -> Any:
+        none = [None] * len(params)
+        return gpu.lazy_plan(routine, params, none, none, *states, stream=self._stream, **arguments)
+
     def tiles(
         self, routine: Routine, slots: Mapping[str, list], shared: Mapping[str, Any], numbers: Mapping, tiles: Placed
     ) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from refopt.gpu.runtime import Device
 from refopt.gpu.target import cuda
 from refopt.gpu.vectors import load_of, store_of
 from refopt.program.model import Op
-from refopt.program.ops.context import Context
+from refopt.program.ops.context import Context, Rows
 
 BLOCK = 128
 
@@ -52,7 +52,7 @@ def scatter_add(context: Context, op: Op) -> Callable[[], None]:
 
 
 def add_rows(
-    machine: Device, describe: Callable[[Any, str], Array], segments: Iterable[tuple[Any, Any]], dense: Any, stream: Any
+    machine: Device, describe: Callable[[Any, str], Array], rows: Rows, dense: Any, stream: Any
 ) -> None:
     """Overwrite a device array with the sum of rows, in stream order."""
     sums = describe(dense, "scatter_add")
@@ -61,8 +61,7 @@ def add_rows(
     size = sums.size * ITEM_SIZES[sums.dtype]
     machine.prepare(words.fill, -(-size // words.FILL), words.BOUNDS[0], (sums.address, size, 0))(stream)
     columns = sums.size // sums.shape[0]
-    for indices, values in segments:
-        numbers, rows = describe(indices, "scatter_add"), describe(values, "scatter_add")
-        if rows.size:
-            args = numbers.address, numbers.size, columns, rows.address, sums.address
-            machine.prepare(adder(rows.dtype, sums.dtype), -(-columns // BLOCK), BLOCK, args)(stream)
+    numbers, values = (describe(x, "scatter_add") for x in rows)
+    if values.size:
+        args = numbers.address, numbers.size, columns, values.address, sums.address
+        machine.prepare(adder(values.dtype, sums.dtype), -(-columns // BLOCK), BLOCK, args)(stream)

@@ -14,7 +14,7 @@ from refopt.program.graph import Graph
 from refopt.program.model import UNKNOWN, Op
 
 Gradients = Mapping[str, Any] | Callable[[str, int], Any] | None
-Segment = tuple[Any, Any]  # row numbers, rows
+Rows = tuple[Any, Any]  # row numbers, rows
 
 
 class Context:
@@ -42,7 +42,7 @@ class Context:
         self._arrays: dict[str, Any] = dict(arrays)
         self._brought: dict[str, Any] = dict(arrays)  # by the caller
         self.arrays: Mapping[str, Any] = MappingProxyType(self._arrays)
-        self.rows: dict[str, list[Segment]] = {}
+        self.rows: dict[str, Rows] = {}
         self.messages: list[Callable[[], None]] = []
         self.steps = 0
 

@@ -61,7 +61,7 @@ class Backward(Runner):
             value, var = context.gradient(name), context.program.vars[name]
             if var.sparse:
                 rows = checked(context.backend, f"backward: {name!r}", var, value)
-                yield partial(context.rows.__setitem__, name, [rows])
+                yield partial(context.rows.__setitem__, name, rows)
             elif value is not None and value is not context.arrays[name]:
                 yield self._copy(name, value)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ from refopt.program.backends import Backend
 from refopt.program.graph import Graph
 from refopt.program.model import Op, Var
 from refopt.program.ops.checks import check_alike, check_ranks, check_widens, variables
-from refopt.program.ops.context import Context, Segment
+from refopt.program.ops.context import Context, Rows
 from refopt.program.ops.registry import op
 
 
@@ -31,8 +33,7 @@ def all_rows(context: Context, op: Op) -> Callable[[], Any]:
     var = context.program.vars[source]
 
     def run() -> None:
-        (segment,) = context.rows[source]
-        context.rows[target] = gathered(context.backend, context.comm, var, segment)
+        context.rows[target] = gathered(context.backend, context.comm, var, context.rows[source])
 
     return run
 
@@ -59,15 +60,14 @@ def scatter_add(context: Context, op: Op) -> Callable[[], Any]:
     return run
 
 
-def add_rows(segments: Iterable[Segment], dense: np.ndarray) -> None:
+def add_rows(rows: Rows, dense: np.ndarray) -> None:
     """Overwrite an array with the sum of rows, each added to the row of its number, in the order given."""
     dense[...] = 0
     with np.errstate(all="ignore"):
-        for indices, values in segments:
-            np.add.at(dense, indices, values.astype(dense.dtype, copy=False))  # which adds them in order
+        np.add.at(dense, rows[0], rows[1].astype(dense.dtype, copy=False))  # which adds them in order
 
 
-def checked(backend: Backend, where: str, var: Var, value: Any) -> Segment:
+def checked(backend: Backend, where: str, var: Var, value: Any) -> Rows:
     """Row numbers and rows that a caller provides; raises if they do not fit the variable."""
     if not isinstance(value, tuple | list) or len(value) != 2:
         raise TypeError(f"{where}: expected a pair of row numbers and rows, got {type(value).__name__}")
@@ -88,25 +88,25 @@ def checked(backend: Backend, where: str, var: Var, value: Any) -> Segment:
     return indices, values
 
 
-def gathered(backend: Backend, comm: Any, var: Var, segment: Segment) -> list[Segment]:
+def gathered(backend: Backend, comm: Any, var: Var, rows: Rows) -> Rows:
     """The rows of all ranks, in rank order, however many each has."""
-    indices, values = segment
-    count = len(indices)
     counts = backend.full((comm.size,), "int64", 0)
-    comm.all_gather(backend.upload(np.array([count], np.int64)), counts)
-    ours = backend.read(counts)
-    most, row = int(ours.max()), int(np.prod(var.shape[1:], dtype=np.int64))
-    if most * row == 0:
-        return []
-    every = []
-    for source, dtype, width in ((indices, "int64", 1), (values, var.dtype, row)):
-        mine, all_ = (backend.full((n * most * width,), dtype, 0) for n in (1, comm.size))
-        if count:
-            backend.cast([source.reshape(count * width)], [backend.part(mine, 0, count * width)])()
-        comm.all_gather(mine, all_)
-        every.append([backend.part(all_, r * most * width, int(n) * width) for r, n in enumerate(ours)])
-    return [
-        (numbers, rows.reshape((int(n), *var.shape[1:])))
-        for n, numbers, rows in zip(ours, *every, strict=True)
-        if n
-    ]
+    comm.all_gather(backend.upload(np.array([len(rows[0])], np.int64)), counts)
+    ours = backend.read(counts).tolist()
+    ends = [*accumulate(ours)]
+
+    def joined(source: Any, dtype: str, shape: tuple[int, ...]) -> Any:
+        """One array of what all ranks have, sent in parts as long as the longest."""
+        width, every = math.prod(shape), (sum(ours), *shape)
+        if not (part := max(ours) * width):
+            return backend.full(every, dtype, 0)
+        mine, sent, joined = (backend.full((n,), dtype, 0) for n in (part, part * comm.size, math.prod(every)))
+        if source.size:
+            backend.cast([source.reshape(source.size)], [backend.part(mine, 0, source.size)])()
+        comm.all_gather(mine, sent)
+        pieces = [(r * part, (end - n) * width, n * width) for r, (n, end) in enumerate(zip(ours, ends, strict=True))]
+        backend.cast(*([backend.part(x, piece[k], piece[2]) for piece in pieces if piece[2]]
+                       for k, x in enumerate((sent, joined))))()
+        return joined.reshape(every)
+
+    return joined(rows[0], "int64", ()), joined(rows[1], var.dtype, var.shape[1:])

@@ -8,6 +8,8 @@ one tensor. Of a buffer of scalars it reads the first, and copies its new value 
 
 Parts of tensors have norms of the whole: ``norm_tiles`` sums their tiles, ranks add these up and join them, and the
 update takes the sums of squares from one more input, ``sums``, at its ``positions``.
+
+With an attribute ``count``, gradients are sparse, and only their rows updated (`refopt.cpu.lazy`).
 """
 
 from __future__ import annotations
@@ -22,9 +24,10 @@ from refopt.catalog import KNOWN, Routine
 from refopt.checks.arguments import is_whole
 from refopt.checks.arrays import check_c_order
 from refopt.checks.dtypes import GROUP, SIZES, arithmetic, stored_shape
+from refopt.cpu.lazy import check_lazy, lazy_row
 from refopt.program.backends import Placed
 from refopt.program.graph import Graph
-from refopt.program.model import UNKNOWN, Op
+from refopt.program.model import UNKNOWN, Op, Var
 from refopt.program.ops.checks import Describer, one, variables
 from refopt.program.ops.context import Context
 from refopt.program.ops.mixed_precision import tiles_of
@@ -33,7 +36,7 @@ from refopt.program.ops.runner import Runner, each
 
 GATE = "grad_factor", "found_inf"
 SHARED = *GATE, "sums"  # slots for all tensors together
-PLACED = "routine", "positions"  # attributes that are not the routine's
+PLACED = "routine", "positions", "count"  # attributes that are not the routine's
 MERGED = "merged_"
 _PLAIN = int, float, str, np.floating, np.integer  # attributes that can be compared at once
 
@@ -66,6 +69,8 @@ def is_of_each(routine: Routine, key: str, value: Any) -> bool:
 
 def uncut(op: Op) -> str:
     """Why a tensor of an update cannot be cut; empty if its elements are independent."""
+    if "count" in op.attrs:
+        return "its gradient is a list of rows"
     if op.attrs.get("rounding") == "stochastic":
         return "stochastic rounding counts the elements of each tensor"
     routine = routine_of(op)
@@ -111,7 +116,7 @@ def _alike(graph: Graph, op: Op, routine: Routine) -> Hashable:
     """A key that updates of one tensor share if all or none of them are valid; ``None`` for other updates."""
     params = op.inputs.get("params", ())
     plain = not routine.matrix_arguments and all(isinstance(x, _PLAIN) for x in op.attrs.values())
-    if len(params) != 1 or len({*op.reads}) != len(op.reads) or not plain:
+    if len(params) != 1 or len({*op.reads}) != len(op.reads) or not plain or "count" in op.attrs:
         return None
     vars, shape = graph.vars, graph.vars[params[0]].shape
     own = {slot.name for slot in routine.slots if not slot.scalar}
@@ -137,11 +142,35 @@ def _check_routine(graph: Graph, op: Op, routine: Routine) -> None:
     vars = {slot: [graph.vars[name] for name in names] for slot, names in op.inputs.items() if slot not in SHARED}
     shared = {slot: graph.vars[op.inputs[slot][0]] for slot in GATE if slot in op.inputs}
     numbers, own = routine.parted(own_attrs(op))
+    if "count" in op.attrs:
+        _check_rows(graph, op, routine, vars, shared)
+        return
     call = checks.check(routine, {name: None for name in routine.slot_names} | vars, numbers, Describer(), shared)
     if routine.matrix_arguments:
         routine.matrix_arguments(routine, call.arrays, call.hypers, **own)
     if "sums" in op.inputs:
         _check_places(graph, op, routine, "sums", op.inputs["sums"], [1] * count)
+
+
+def _check_rows(graph: Graph, op: Op, routine: Routine, vars: dict[str, list[Var]], shared: dict[str, Any]) -> None:
+    """Raise unless an update of rows is valid."""
+    row, grads = lazy_row(routine.name, op.attrs["count"]), vars.pop("grads")
+    for k, (var, param) in enumerate(zip(grads, vars["params"], strict=True)):
+        if not var.sparse or var.shape != param.shape:
+            raise TypeError(f"grads[{k}]: expected a sparse variable of shape {param.shape}, got {var}")
+    if not advances(op, routine):
+        raise ValueError(f"outputs: expected {', '.join(routine.scalars)}, since a lazy step advances them, got none")
+    if (rounding := op.attrs.get("rounding", "nearest")) != "nearest":
+        raise ValueError(f"rounding: expected nearest, since a lazy step has no other, got {rounding!r}")
+    indices = [Var(f"{var.name}@INDICES", (1,), "int64") for var in grads]
+    values = [Var(var.name, (1, *var.shape[1:]), var.dtype) for var in grads]
+    slots = {slot.name: None for slot in row.slots} | vars
+    check_lazy(row, slots, indices, values, _lazy_attrs(op), Describer(), shared)
+
+
+def _lazy_attrs(op: Op) -> dict[str, Any]:
+    """The attributes of a lazy step, which rounds to nearest."""
+    return {key: x for key, x in own_attrs(op).items() if key not in ("seed", "rounding")}
 
 
 def own_attrs(op: Op) -> dict[str, Any]:
@@ -175,7 +204,7 @@ def _check_inputs(graph: Graph, op: Op) -> None:
     flat = is_flat(graph, op)
     for slot, names in op.inputs.items():
         for k, name in enumerate(names):
-            if graph.vars[name].sparse:
+            if graph.vars[name].sparse and (slot, "count" in op.attrs) != ("grads", True):
                 raise TypeError(f"{slot}[{k}]: expected a dense variable, got {name!r}, which is sparse")
             if flat and graph.vars[name].dtype == "uint8":
                 got = f"a state in 8 bits, {name!r}; the merged form takes it"
@@ -209,12 +238,19 @@ class Update(Runner):
         for name in op.inputs["params"] if coded(context.program, op) else ():  # codes do not tell another order
             where = f"{op.type}: {name!r}, whose states are in 8 bits"
             check_c_order(where, context.backend.describe(context.arrays[name], where))
-        slots = {slot: [context.arrays[name] for name in names] for slot, names in op.inputs.items()}
+        given = {slot: names for slot, names in op.inputs.items() if slot != "grads" or "count" not in op.attrs}
+        slots = {slot: [context.arrays[name] for name in names] for slot, names in given.items()}
         shared = {slot: slots.pop(slot)[0] for slot in (*SHARED, "tiles") if slot in slots}
         super().__init__(each(self._calls(slots, shared, own, is_flat(context.program, op))))
 
     def _calls(self, slots: dict[str, list], shared: dict[str, Any], own: bool, flat: bool) -> list[Callable]:
         """The step, with the calls that must precede and follow it."""
+        if "count" in self._op.attrs:
+            required = [slot.name for slot in self._routine.slots if not slot.optional and slot.name != "grads"]
+            params, *states = map(slots.pop, required)
+            attrs = {"count": self._op.attrs["count"], **_lazy_attrs(self._op)}
+            self._step = self._context.backend.lazy(self._routine.name, params, states, {**attrs, **slots, **shared})
+            return [self._take_rows, self._step]
         if flat:
             self._take_first(slots)
             self._check_layouts()
@@ -228,6 +264,10 @@ class Update(Runner):
         if not own or self._shares_scalars():  # the values that a step has cached are out of date
             before.append(self._step.refresh)
         return [*before, self._step, *after]
+
+    def _take_rows(self) -> None:
+        """Take the gradients of a step."""
+        self._step.rebind(*zip(*(self._context.rows[name] for name in self._op.inputs["grads"]), strict=True))
 
     def _placed(self, array: Any) -> Placed:
         """Where the sums of the op's tensors are."""
@@ -247,6 +287,8 @@ class Update(Runner):
             _check_routine(self._context.program, changed, self._routine)
 
     def set(self, numbers: Mapping[str, Any]) -> None:
+        if "count" in self._op.attrs:
+            numbers = {name: x for name, x in numbers.items() if name != "seed"}
         if numbers:
             self._step.set(**numbers)
 

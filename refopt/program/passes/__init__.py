@@ -8,14 +8,14 @@
     {'backward': 2, 'all_reduce': 1, 'scale': 1, 'adam': 1}
 
 A pass does not modify its input, does nothing the second time, and changes no bit of what a step computes (numerics,
-N11), except `narrow_sums`, `local_steps`, and `fold_averages` if it is told that it may. It returns a `Result`, with
-reasons for whatever it declined.
+N11), except `narrow_sums`, `local_steps`, `update_rows`, and `fold_averages` if told that it may. It returns a
+`Result`, with reasons for whatever it declined.
 
 =======================  ===============================================================================================
 fewer ops                `coalesce_gradients` by a rule of `grouping`, `fuse_all_reduce`, `fuse_optimizer`,
                          `fold_averages`
 fewer bytes              `narrow_sums`: gradients are summed in 16 bits; `local_steps`: they are not summed, and the
-                         parameters averaged every k steps
+                         parameters averaged every k steps; `update_rows`: of a table, only rows with a gradient
 casts                    `optimize_cast`: once per step, after the update, of what `eligible` finds (PR 35878);
                          `fold_casts`: by the update itself
 an owner each            `shard`: a rank's part of a step, by `partition`; then `fuse_reduces`, `fuse_broadcasts` and
@@ -67,6 +67,7 @@ from refopt.program.passes.optimizer import fuse_optimizer
 from refopt.program.passes.place import all_reduce_gradients, on_device, owners, reduce_to_owners
 from refopt.program.passes.presets import preset
 from refopt.program.passes.result import Report, Result, pipeline
+from refopt.program.passes.rows import update_rows
 from refopt.program.passes.server import send_to_owners
 from refopt.program.passes.sharding import shard
 from refopt.program.passes.shares import partition
@@ -76,5 +77,5 @@ __all__ = [
     "coalesce_gradients", "eligible", "fold_averages", "fold_casts", "fuse_all_reduce", "fuse_broadcasts",
     "fuse_optimizer", "fuse_reduces", "grouping", "local_steps", "narrow_sums", "offload", "on_device", "optimize_cast",
     "over_axes", "owners", "partition", "pipeline", "preset", "reduce_to_owners", "send_to_owners", "shard",
-    "shard_elements", "sizes_of",
+    "shard_elements", "sizes_of", "update_rows",
 ]

@@ -40,7 +40,7 @@ def fold_averages(program: Program, exact: bool = True) -> Result:
     users = _users(program)
     declined: dict[int, str] = {}  # by place of an average
     for place, sources in users.items():
-        if reason := _why_not(program, place, sources, exact):
+        if reason := unfolded(program, place, sources, exact):
             declined |= dict.fromkeys(sources - declined.keys(), reason)
     _decline_with(users, declined)
     reasons = tuple(f"{title(program.main[i])}: {declined[i]}" for i in sorted(declined))
@@ -49,7 +49,7 @@ def fold_averages(program: Program, exact: bool = True) -> Result:
     for place, sources in users.items():
         if not sources & declined.keys():
             op = program.main[place]
-            var = _factor(program, op, program.main[min(sources)])
+            var = factor_of(program, op, program.main[min(sources)])
             factors[var.name] = var
             moves.append(([*sources, place], [op.replace(inputs={**op.inputs, FACTOR: (var.name,)})]))
     new = [var for name, var in factors.items() if program.vars.get(name) != var]
@@ -84,7 +84,7 @@ def _users(program: Program) -> dict[int, set[int]]:
     return users
 
 
-def _why_not(program: Program, place: int, sources: set[int], exact: bool) -> str:
+def unfolded(program: Program, place: int, sources: set[int], exact: bool) -> str:
     """Why an op cannot form the averages that it uses. Empty if it can."""
     op, averages = program.main[place], [program.main[i] for i in sorted(sources)]
     averaged = program.cells(name for each in averages for name in each.writes)
@@ -128,7 +128,7 @@ def _reals(program: Program, op: Op) -> set[str]:
     return {arithmetic_name(program.vars[name].dtype) for name in op.inputs["params"]}
 
 
-def _factor(program: Program, op: Op, average: Op) -> Var:
+def factor_of(program: Program, op: Op, average: Op) -> Var:
     """The factor of an update's gradients."""
     (real,), scale = _reals(program, op), float(average.attrs["scale"]) + 0.0  # turns -0 into 0, as scale does
     return Var(f"{FACTOR}@{scale!r}@{real}", (1,), real, persistable=True, initial=scale)

@@ -140,7 +140,7 @@ def _signature(program: Program, routine: Routine, op: Op, form: str, per_buffer
     grad, param = op.inputs["grads"][0], program.vars[op.inputs["params"][0]]
     slots = [op.inputs.get(slot) for slot in routine.slot_names]
     key: list[Any] = [program.vars[names[0]].dtype if names else None for names in slots]
-    key += [op.inputs.get(slot) for slot in SHARED] + [advances(op, routine), op.device]
+    key += [op.inputs.get(slot) for slot in SHARED] + [advances(op, routine), op.device, op.attrs.get("count")]
     if form == "flat":
         key += [program.buffer_of.get(grad), math.prod(param.shape) > 0]
     if per_buffer:

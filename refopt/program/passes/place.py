@@ -15,6 +15,7 @@ from refopt.program.ops.messages import BARRIERS, MESSAGES
 from refopt.program.passes import gradients
 from refopt.program.passes.balance import Balancer, sizes_of
 from refopt.program.passes.cast import without_masters
+from refopt.program.passes.dependencies import title
 from refopt.program.passes.owners import Declined, along, owned, sent
 from refopt.program.passes.result import Result, changed
 from refopt.program.program import Program, expect_program
@@ -85,6 +86,8 @@ def declined(where: str, program: Program, devices: int) -> str:
     for op in (*program.main, *program.startup):
         if op.device is not None or "ranks" in op.attrs:
             return f"{op.type} already has devices or ranks; expected the step of one device"
+        if "count" in op.attrs:
+            return f"{title(op)} updates rows; apply update_rows afterwards"
     return ""
 
 

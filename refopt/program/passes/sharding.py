@@ -56,9 +56,11 @@ def shard(
     reason = declined("shard", program, degree, axis) or _needed_early(program)
     if reason:
         return Result(program, False, (reason,))
-    names = [name for op in updates_of(program) for name in op.outputs["params"]]
+    by_rows = {name: op for op in updates_of(program) if "count" in op.attrs for name in op.outputs["params"]}
+    names = [name for op in updates_of(program) for name in op.outputs["params"] if name not in by_rows]
     sizes = [math.prod(program.vars[name].shape) for name in names]
-    owners, reasons = dict(zip(names, partition(sizes, degree, rule), strict=True)), []
+    owners = dict(zip(names, partition(sizes, degree, rule), strict=True))
+    reasons = [f"{name!r} is left to all ranks, which have the rows of its gradient" for name in by_rows]
     if order == "reduced":
         program, reason = _as_reduced(program)
         reasons += [reason] if reason else []
