@@ -90,15 +90,14 @@ def step_text(record: dict[str, Any]) -> str:
     ours = [row for row in rows if (row["implementation"], row["how"], row["routine"]) == (OURS, "eager", "adamw")]
     kinds = {"same addresses": "gradients at the same addresses", "new addresses": "gradients at new addresses",
              "new lr": "another learning rate", "other mask": "another set of gradients, seen before"}
-    figures = [(f"`refopt.torch.AdamW` with {label}", condition, "host_us") for condition, label in kinds.items()]
-    objects = "The time PyTorch spends wrapping gradients in Python objects (included in the tables)"
-    for label, condition, figure in [*figures, (objects, "after backward", "grad_objects_us")]:
+    objects = "after a backward pass: the time PyTorch spends wrapping gradients in Python objects"
+    body = []
+    for condition, label in {**kinds, "after backward": objects}.items():
+        figure = "grad_objects_us" if label is objects else "host_us"
         each = {row["workload"]: row[figure] for row in ours if row.get("condition") == condition and figure in row}
-        if each:
-            said = ", ".join(f"{us:,.0f} on {called_of(name)}" for name, us in each.items())
-            parts.append(f"{label}, microseconds on the host: {said}.")
-    parts += ["Megabytes of AdamW's states, and of everything that the optimizer has allocated after two steps:",
-              _memory(record["memory"], names)]
+        body += [[label, *(f"{each[name]:,.0f}" if name in each else "–" for name in names)]] if each else []
+    parts += [f"`{OURS}.AdamW`, microseconds on the host:", figures(["", *map(called_of, names)], body),
+              "Megabytes that AdamW has allocated after two steps:", _memory(record["memory"], names)]
     if drawn := drawn_of(record):
         said = "A step of AdamW on ResNet-50, the host's launches above the GPU's kernels, on one axis of time: "
         parts.append(f"![{said}refopt.torch, PyTorch's fused and its foreach]({STEP_FIGURE.name})")
@@ -141,16 +140,11 @@ def _times(rows: list[dict], names: Sequence[str], lines: Sequence[tuple[str, st
 
 def _memory(rows: list[dict], names: Sequence[str]) -> str:
     found = {(row["workload"], row["implementation"]): row for row in rows if row["routine"] == "adamw"}
-    head = ["", *(f"{called_of(name)}, {what}" for name in names for what in ("states", "all"))]
     body = []
-    for implementation in dict.fromkeys(implementation for _, implementation in found):
-        cells = [f"`{implementation}`" if implementation.startswith(OURS) else f"PyTorch, `{implementation}`"]
-        for name in names:
-            row = found.get((name, implementation))
-            keys = ("state_bytes", "allocated_bytes")
-            cells += [f"{row[key] / 1e6:,.2f}" for key in keys] if row else ["–", "–"]
-        body.append(cells)
-    return figures(head, body)
+    for implementation in COLOURS:
+        of = [found.get((name, implementation)) for name in names]
+        body.append([f"`{implementation}`", *(f"{row['allocated_bytes'] / 1e6:,.2f}" if row else "–" for row in of)])
+    return figures(["", *map(called_of, names)], body)
 
 
 def drawn_of(record: dict[str, Any]) -> list[dict]:
