@@ -80,12 +80,10 @@ def step_text(record: dict[str, Any]) -> str:
     parts = [f"{of_record}: host time in microseconds, GPU time in milliseconds."]
     for routine, called in SHOWN.items():
         own = [row for row in rows if row["routine"] == routine]
-        tables = {
-            f"{called}, eager, after a backward pass that has made new gradients:":
-                _times(own, names, LINES, "after backward"),
-            f"{called} as a CUDA graph, with gradients at fixed addresses:":
-                _times(own, names, GRAPHS, "same addresses"),
-        }
+        tables = {f"{called}, eager, after a backward pass that has made new gradients:":
+                  _times(own, names, LINES, "after backward")}
+        if routine == "adamw":
+            tables["As a CUDA graph, with gradients at fixed addresses:"] = _times(own, names, GRAPHS, "same addresses")
         parts += [part for pair in tables.items() if pair[1] for part in pair]
     ours = [row for row in rows if (row["implementation"], row["how"], row["routine"]) == (OURS, "eager", "adamw")]
     kinds = {"same addresses": "gradients at the same addresses", "new addresses": "gradients at new addresses",
