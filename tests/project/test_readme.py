@@ -28,11 +28,13 @@ def test_tables_are_those_of_the_records(path):
     assert PAGES[path](text) == text
 
 
-def test_the_picture_of_launches_is_the_records(tmp_path):
+@pytest.mark.parametrize(("draw", "figure"), [
+    (launches.draw, launches.FIGURE), (launches.draw_tiles, launches.TILES)], ids=["launches", "tiles"])
+def test_the_pictures_of_launches_are_drawn(draw, figure, tmp_path):
     """If this fails, run python -m benchmarks.launches."""
     pytest.importorskip("matplotlib")
-    launches.draw(figure=tmp_path / "launches.svg")
-    assert (tmp_path / "launches.svg").read_bytes() == launches.FIGURE.read_bytes()
+    draw(figure=tmp_path / "drawn.svg")
+    assert (tmp_path / "drawn.svg").read_bytes() == figure.read_bytes()
 
 
 def test_milliseconds_are_in_the_readme():
