@@ -36,8 +36,8 @@ def with_ratios(page: str) -> str:
     rows = read("rewritings.json")["rows"]
     least, most = ({key: f"{of(row[key] for row in rows):.2f}" for key in ("nearest", "either")} for of in (min, max))
     return with_section(page, "ratios", (
-        f"Of 150 examples each in fp32, the largest error divided by its bound is {least['nearest']} to {most['nearest']},\n"
-        f"by routine, and {least['either']} to {most['either']} ([record](../benchmarks/results/rewritings.json));\n"
+        "By routine, the largest error of 150 examples in fp32, divided by its bound, is "
+        f"{least['nearest']} to {most['nearest']}\nand {least['either']} to {most['either']} ([record](../benchmarks/results/rewritings.json));\n"
         "`make test-long` requires 2,500 of each to stay within it, in fp32 and fp64."))
 
 
@@ -124,7 +124,7 @@ def with_gpus(page: str) -> str:
     lines = [["compute capability", "such as", "what is known"], ["---"] * 3]
     lines.append([f"below {record['capabilities'][0]}", OLDER, "refused, by one sentence that names the device"])
     for capability in record["capabilities"]:
-        said = f"{record['kernels_compiled']} kernels compiled and assembled"
+        said = f"{record['kernels_compiled']} kernels compiled"
         if capability == "9.0":
             passed = {name: read(f"laws-{name.lower()}.json")["counts"]["passed"] for name in ("H100", "H200")}
             link = "../benchmarks/results/laws-{}.json"

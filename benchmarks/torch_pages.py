@@ -198,8 +198,6 @@ def training_text(record: dict[str, Any]) -> str:
         "`GradScaler`, a cosine schedule and clipping; PyTorch's "
         "gradients are clipped by `clip_grad_norm_`, refopt's by `max_norm=`.",
         figures(head, body),
-        "For each step of the fused optimizer, `refopt.torch` took one from the same parameters, states and gradients. "
-        "The largest error of the compared elements, divided by [the oracle's bound](oracle.md#the-bound):",
         _bounds([row for row in record["curves"] if "skipped" not in row or "losses" in row]),
     ]
     bad = [f"{row['model']} with {row['optimizer']}" for row in record["resumed"] if not row.get("ok", True)]
@@ -215,13 +213,12 @@ def training_text(record: dict[str, Any]) -> str:
 
 
 def _bounds(rows: list[dict]) -> str:
-    head = ["", "steps", "elements compared", "`refopt.torch`", "`fused`", "steps skipped by the scaler"]
-    body = [
-        [f"{row['model']}, {row['optimizer']}", str(row["steps"]), f"{row['elements']:,}",
-         f"{row['largest_refopt']:.2f}", f"{row['largest_fused']:.2f}", str(row["skipped"])]
-        for row in rows
-    ]
-    return figures(head, body)
+    ours, theirs = (max(row[f"largest_{name}"] for row in rows) for name in ("refopt", "fused"))
+    return (
+        f"{sum(row['steps'] for row in rows)} steps of both from the same parameters, states and gradients: in "
+        f"{sum(row['elements'] for row in rows):,} elements, the largest error divided by [the oracle's "
+        f"bound](oracle.md#the-bound) is {ours:.2f} with `refopt.torch` and {theirs:.2f} with `fused`."
+    )
 
 
 def draw_training(record: dict[str, Any], figure: Path) -> None:
