@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import torch_pages
-from benchmarks.detector_table import with_detectors
+from benchmarks.detector_table import with_detectors, with_simulator
 from benchmarks.findings import page as findings
 from benchmarks.readme import elements, muon, reductions, shards, with_tables
 from benchmarks.record import ROOT, read
@@ -37,7 +37,8 @@ def with_ratios(page: str) -> str:
     least, most = ({key: f"{of(row[key] for row in rows):.2f}" for key in ("nearest", "either")} for of in (min, max))
     return with_section(page, "ratios", (
         "By routine, the largest error of 150 examples in fp32, divided by its bound, is "
-        f"{least['nearest']} to {most['nearest']}\nand {least['either']} to {most['either']} ([record](../benchmarks/results/rewritings.json));\n"
+        f"{least['nearest']} to {most['nearest']}\nand {least['either']} to {most['either']} "
+        "([record](../benchmarks/results/rewritings.json));\n"
         "`make test-long` requires 2,500 of each to stay within it, in fp32 and fp64."))
 
 
@@ -184,6 +185,7 @@ PAGES: dict[Path, Callable[[str], str]] = {
     ROOT / "docs" / "executor-compared.md": with_detectors,
     ROOT / "docs" / "executor-finds.md": with_left_open,
     ROOT / "docs" / "findings.md": lambda page: findings.with_findings(with_gpu_findings(page)),
+    ROOT / "docs" / "from-the-simulator.md": with_simulator,
     ROOT / "docs" / "gpus.md": with_gpus,
     ROOT / "docs" / "limits.md": with_missed,
     ROOT / "docs" / "merging.md": with_ladder,

@@ -138,7 +138,8 @@ def elements() -> str:
         figures(["", *(f"{WORKLOADS[name]}, {form}" for name, form in columns)], lines),
         "Sharding by tensor is faster on two GPUs because its batched collectives take less time: "
         f"{alone} ms for BERT-large\nwith fp32 gradients. There, LAMB by element takes {share} of the step "
-        f"on all ranks, and {theirs} of PyTorch's foreach operations\n([record](../benchmarks/results/norm_shards-h200-x2.json)).",
+        f"on all ranks, and {theirs} of PyTorch's foreach operations\n"
+        "([record](../benchmarks/results/norm_shards-h200-x2.json)).",
     ])
 
 

@@ -95,7 +95,7 @@ def step_text(record: dict[str, Any]) -> str:
         each = {row["workload"]: row[figure] for row in ours if row.get("condition") == condition and figure in row}
         body += [[label, *(f"{each[name]:,.0f}" if name in each else "–" for name in names)]] if each else []
     parts += [f"`{OURS}.AdamW`, microseconds on the host:", figures(["", *map(called_of, names)], body),
-              "Megabytes that AdamW has allocated after two steps:", _memory(record["memory"], names)]
+              _memory(record["memory"], names)]
     if drawn := drawn_of(record):
         said = "A step of AdamW on ResNet-50, the host's launches above the GPU's kernels, on one axis of time: "
         parts.append(f"![{said}refopt.torch, PyTorch's fused and its foreach]({STEP_FIGURE.name})")
@@ -138,11 +138,9 @@ def _times(rows: list[dict], names: Sequence[str], lines: Sequence[tuple[str, st
 
 def _memory(rows: list[dict], names: Sequence[str]) -> str:
     found = {(row["workload"], row["implementation"]): row for row in rows if row["routine"] == "adamw"}
-    body = []
-    for implementation in COLOURS:
-        of = [found.get((name, implementation)) for name in names]
-        body.append([f"`{implementation}`", *(f"{row['allocated_bytes'] / 1e6:,.2f}" if row else "–" for row in of)])
-    return figures(["", *map(called_of, names)], body)
+    each = [" and ".join(f"{row['allocated_bytes'] / 1e6:,.2f}" if (row := found.get((name, key))) else "–"
+                         for key in (OURS, "fused")) + f" on {called_of(name)}" for name in names]
+    return f"Megabytes that AdamW has allocated after two steps, `{OURS}`'s and `fused`: {', '.join(each)}."
 
 
 def drawn_of(record: dict[str, Any]) -> list[dict]:
