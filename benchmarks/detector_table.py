@@ -101,19 +101,6 @@ def times(listed: list[Row]) -> str:
     return figures(["kernel", "executor", "executor, watched", "Numba's simulator"], lines)
 
 
-def with_simulator(page: str) -> str:
-    """docs/from-the-simulator.md with how much each finds, and how long it takes."""
-    defects = [row["ways"] for row in rows() if not row["right"]]
-    found = {way: sum(is_reported(each[way]) for each in defects) for way in ("simulator", "executor")}
-    first = read("simulator.json")["rows"][0]
-    there, here, watched = (f"{first[way]['median_s']:.2g}" for way in ("simulator", "unwatched", "watched"))
-    return with_section(page, "simulator", (
-        f"Of {len(defects)} [defects](executor-compared.md#defects), the simulator reports {found['simulator']}, the "
-        f"executor {found['executor']}. The simulator takes {there} s where\n{first['what']}, the executor {here} s, "
-        f"watched {watched} s ([times](executor-compared.md#times))."
-    ))
-
-
 def measured_with(listed: list[Row]) -> str:
     """Versions, and on a GPU the device and the sanitizer."""
     lines = []

@@ -36,9 +36,8 @@ def draw(record: Path = RECORD, figure: Path = FIGURE) -> None:
             axes.broken_barh(spans, (y - 0.1, 0.45), facecolors=[COLOURS[k % 2] for k in range(len(spans))])
             end = spans[-1][0] + spans[-1][1]
             axes.text(0, y - 0.16, f"{label}: {len(spans)} launches, {end:,.0f} µs", va="bottom")
-        axes.set_yticks([])
         axes.spines.left.set_visible(False)
-        axes.set(ylim=(2.45, -0.55), title="A step of LARS on ResNet-50, H200, fp32", xlabel="time on the GPU (µs)")
+        axes.set(ylim=(2.45, -0.55), yticks=[], title="A step of LARS on ResNet-50, H200, fp32", xlabel="time (µs)")
         drawn.savefig(figure, metadata={"Date": None})
 
 
@@ -46,42 +45,28 @@ def draw_tiles(figure: Path = TILES) -> None:
     """Draw which tensor, chunk, row and lane an element belongs to, from the whole to its parts."""
     import matplotlib.pyplot as plt
 
+    chunks = [tensor for tensor, size in enumerate(SIZES) for _ in range(-(-size // CHUNK))]
+    wide, part = 100 / len(chunks), 100 * ROW / CHUNK
+    lanes = [(2.3, "", COLOURS[1] if lane == 26 else LIGHT[0]) for lane in range(32)]
+    rows = [  # from the top: the height, the title, and the boxes' widths, texts and colours
+        (7, f"Tensors of {str(SIZES)[1:-1]} elements", [(wide * chunks.count(k), "abc"[k], LIGHT[k]) for k in range(3)]),
+        (27, "Chunks: up to 1,024 elements, one per block", [(wide, f"{k}", LIGHT[of]) for k, of in enumerate(chunks)]),
+        (55, f"Rows: {ROW} elements; two warps take turns\n(norms: one warp sums four rows, a tile)",
+         [(part, f"warp {k % 2}", LIGHT[0]) for k in range(CHUNK // ROW)]),
+        (84, "Lanes: 32 threads, 4 + 4 elements each", [*lanes, (20, "0 to 127", "none")]),
+        (94, "", [*lanes, (23, "128 to 255", "none")])]
     with plt.style.context(STYLE):
-        drawn, axes = plt.subplots(figsize=(4.8, 5.0))
-        axes.set(xlim=(0, 100), ylim=(100, 0))
-        axes.axis("off")
-
-        def boxes(y: float, widths: list[float], texts: list[str], colours: list[str], gap: float = 1) -> None:
+        plain = {"xlim": (0, 100), "ylim": (104, 0), "frame_on": False, "xticks": [], "yticks": []}
+        drawn, axes = plt.subplots(figsize=(4.8, 5.0), subplot_kw=plain)
+        for y, title, boxes in rows:
+            axes.text(0, y - 1, title, va="bottom", fontsize=10)
             x = 0.0
-            for width, text, colour in zip(widths, texts, colours, strict=True):
-                axes.add_patch(plt.Rectangle((x, y), width, 9, facecolor=colour, edgecolor="0.25", lw=0.8))
-                axes.text(x + width / 2, y + 4.7, text, ha="center", va="center", fontsize=10)
-                x += width + gap
-
-        def opened(y: float, left: float, right: float) -> None:
-            for x, end in ((left, 0), (right, 100)):
-                axes.plot([x, end], [y, y + 19], color="0.5", lw=0.8, linestyle=":")
-
-        def says(y: float, text: str) -> None:
-            axes.text(0, y, text, va="bottom", fontsize=10)
-
-        chunks = [of for of, size in enumerate(SIZES) for _ in range(-(-size // CHUNK))]
-        wide = (100 - len(chunks) + 1) / len(chunks)
-        says(6, f"Tensors of {', '.join(map(str, SIZES))} elements")
-        boxes(7, [chunks.count(k) * (wide + 1) - 1 for k in range(len(SIZES))], ["a", "b", "c"], list(LIGHT))
-        says(26, f"Chunks: up to {CHUNK:,} elements, one per block")
-        boxes(27, [wide] * len(chunks), [f"block {k}" if k == 0 else str(k) for k in range(len(chunks))],
-              [LIGHT[of] for of in chunks])
-        opened(36, 0, wide)
-        says(54, f"Rows: {ROW} elements; two warps take turns\n(norms: one warp sums four rows, a tile)")
-        boxes(55, [24.25] * 4, [f"warp {k % 2}" for k in range(4)], [LIGHT[0]] * 4)
-        opened(64, 0, 24.25)
-        says(83, "Lanes: 32 threads, 4 + 4 elements each")
-        for y, text in ((84, "0 to 127"), (92, "128 to 255")):
-            for lane in range(32):
-                shade = COLOURS[1] if lane == 26 else LIGHT[0]
-                axes.add_patch(plt.Rectangle((lane * 2.3, y), 2.3, 6, facecolor=shade, edgecolor="white", lw=0.8))
-            axes.text(76, y + 3.2, text, va="center", fontsize=10)
+            for width, text, colour in boxes:
+                axes.add_patch(plt.Rectangle((x, y), width, 8, facecolor=colour, edgecolor="white", lw=1.2))
+                axes.text(x + width / 2, y + 4.2, text, ha="center", va="center", fontsize=10)
+                x += width
+        for y, x in ((35, wide), (63, part)):
+            axes.plot([0, 0], [y, y + 20], ":", [x, 100], [y, y + 20], ":", color="0.5", lw=0.8)
         drawn.savefig(figure, metadata={"Date": None})
 
 

@@ -125,22 +125,11 @@ def elements() -> str:
         ("**refopt, by element**", "refopt, by element", "ms"),
         ("its collectives alone", "refopt, by element", "collectives_ms"),
         ("refopt, by tensor", "refopt, by tensor", "ms"),
+        ("its collectives alone", "refopt, by tensor", "collectives_ms"),
     ):
         own = ([r for r in rows if (r["workload"], r["form"], r["way"]) == (*column, way)] for column in columns)
         lines.append([label, *(fastest(each, key) for each in own)])
-    alone = fastest((r for r in rows if (r["workload"], r["form"], r["way"]) == (*columns[0], "refopt, by tensor")),
-                    "collectives_ms")
-    norms = {r["way"]: r["ms"] for r in read("norm_shards-h200-x2.json")["steps"]
-             if (r["optimizer"], r["form"]) == ("lamb", columns[0][1])}
-    ours = norms["refopt, by element"]
-    share, theirs = (f"{ours / norms[way]:.2f}" for way in ("refopt, on all ranks", "PyTorch, foreach, by rows"))
-    return "\n\n".join([
-        figures(["", *(f"{WORKLOADS[name]}, {form}" for name, form in columns)], lines),
-        "Sharding by tensor is faster on two GPUs because its batched collectives take less time: "
-        f"{alone} ms for BERT-large\nwith fp32 gradients. There, LAMB by element takes {share} of the step "
-        f"on all ranks, and {theirs} of PyTorch's foreach operations\n"
-        "([record](../benchmarks/results/norm_shards-h200-x2.json)).",
-    ])
+    return figures(["", *(f"{WORKLOADS[name]}, {form}" for name, form in columns)], lines)
 
 
 def routines() -> str:

@@ -74,7 +74,7 @@ def sharded_text(record: dict[str, Any]) -> str:
 
 
 def step_text(record: dict[str, Any]) -> str:
-    """The tables of a step: eager with new gradients, as a CUDA graph, and bytes of states."""
+    """The tables of a step: eager with new gradients, and as a CUDA graph."""
     rows, names = record["steps"] + record["compiled"], list(dict.fromkeys(row["workload"] for row in record["steps"]))
     of_record = f"On an {record['device']} ([record](../benchmarks/results/{STEP.name})), in fp32"
     parts = [f"{of_record}: host time in microseconds, GPU time in milliseconds."]
@@ -85,17 +85,6 @@ def step_text(record: dict[str, Any]) -> str:
         if routine == "adamw":
             tables["As a CUDA graph, with gradients at fixed addresses:"] = _times(own, names, GRAPHS, "same addresses")
         parts += [part for pair in tables.items() if pair[1] for part in pair]
-    ours = [row for row in rows if (row["implementation"], row["how"], row["routine"]) == (OURS, "eager", "adamw")]
-    kinds = {"same addresses": "gradients at the same addresses", "new addresses": "gradients at new addresses",
-             "new lr": "another learning rate", "other mask": "another set of gradients, seen before"}
-    objects = "after a backward pass: the time PyTorch spends wrapping gradients in Python objects"
-    body = []
-    for condition, label in {**kinds, "after backward": objects}.items():
-        figure = "grad_objects_us" if label is objects else "host_us"
-        each = {row["workload"]: row[figure] for row in ours if row.get("condition") == condition and figure in row}
-        body += [[label, *(f"{each[name]:,.0f}" if name in each else "–" for name in names)]] if each else []
-    parts += [f"`{OURS}.AdamW`, microseconds on the host:", figures(["", *map(called_of, names)], body),
-              _memory(record["memory"], names)]
     if drawn := drawn_of(record):
         said = "A step of AdamW on ResNet-50, the host's launches above the GPU's kernels, on one axis of time: "
         parts.append(f"![{said}refopt.torch, PyTorch's fused and its foreach]({STEP_FIGURE.name})")
@@ -134,13 +123,6 @@ def _times(rows: list[dict], names: Sequence[str], lines: Sequence[tuple[str, st
     floors = [next((row["floor_ms"] for row in found.values() if row["workload"] == name), None) for name in names]
     body.append(["floor", *(x for floor in floors for x in ("", "–" if floor is None else f"{floor:.3f}"))])
     return figures(head, body)
-
-
-def _memory(rows: list[dict], names: Sequence[str]) -> str:
-    found = {(row["workload"], row["implementation"]): row for row in rows if row["routine"] == "adamw"}
-    each = [" and ".join(f"{row['allocated_bytes'] / 1e6:,.2f}" if (row := found.get((name, key))) else "–"
-                         for key in (OURS, "fused")) + f" on {called_of(name)}" for name in names]
-    return f"Megabytes that AdamW has allocated after two steps, `{OURS}`'s and `fused`: {', '.join(each)}."
 
 
 def drawn_of(record: dict[str, Any]) -> list[dict]:
@@ -191,12 +173,16 @@ def training_text(record: dict[str, Any]) -> str:
             for name, called in names.items()]
     body += [[f"{called}, GB at the peak", *(f"{speeds[*case, name]['peak_bytes'] / 1e9:.2f}" for case in cases)]
              for name, called in names.items()]
+    curves = [row for row in record["curves"] if "skipped" not in row or "losses" in row]
+    worst = {name: max(row[f"largest_{name}"] for row in curves) for name in ("refopt", "fused")}
     parts = [
         f"On an {record['device']} ([record](../benchmarks/results/{TRAINING.name})), in mixed precision, with "
         "`GradScaler`, a cosine schedule and clipping; PyTorch's "
         "gradients are clipped by `clip_grad_norm_`, refopt's by `max_norm=`.",
         figures(head, body),
-        _bounds([row for row in record["curves"] if "skipped" not in row or "losses" in row]),
+        f"{sum(row['steps'] for row in curves)} steps of both from the same parameters, states and gradients: in "
+        f"{sum(row['elements'] for row in curves):,} elements, the largest error divided by [the oracle's bound]"
+        f"(oracle.md#the-bound) is {worst['refopt']:.2f} with `refopt.torch` and {worst['fused']:.2f} with `fused`.",
     ]
     bad = [f"{row['model']} with {row['optimizer']}" for row in record["resumed"] if not row.get("ok", True)]
     if record["resumed"]:
@@ -208,15 +194,6 @@ def training_text(record: dict[str, Any]) -> str:
         said = "Losses by step of PyTorch's fused and foreach optimizers and of refopt.torch, and how far they are "
         parts.append(f"![{said}from the fused one's]({TRAINING_FIGURE.name})")
     return "\n\n".join(parts)
-
-
-def _bounds(rows: list[dict]) -> str:
-    ours, theirs = (max(row[f"largest_{name}"] for row in rows) for name in ("refopt", "fused"))
-    return (
-        f"{sum(row['steps'] for row in rows)} steps of both from the same parameters, states and gradients: in "
-        f"{sum(row['elements'] for row in rows):,} elements, the largest error divided by [the oracle's "
-        f"bound](oracle.md#the-bound) is {ours:.2f} with `refopt.torch` and {theirs:.2f} with `fused`."
-    )
 
 
 def draw_training(record: dict[str, Any], figure: Path) -> None:
