@@ -49,7 +49,7 @@ def draw_tiles(figure: Path = TILES) -> None:
     wide, part = 100 / len(chunks), 100 * ROW / CHUNK
     lanes = [(2.3, "", COLOURS[1] if lane == 26 else LIGHT[0]) for lane in range(32)]
     rows = [  # from the top: the height, the title, and the boxes' widths, texts and colours
-        (7, f"Elements: {str(SIZES)[1:-1]}", [(wide * chunks.count(k), "abc"[k], LIGHT[k]) for k in range(3)]),
+        (7, f"Tensors of {str(SIZES)[1:-1]}", [(wide * chunks.count(k), "abc"[k], LIGHT[k]) for k in range(3)]),
         (27, "Chunks: up to 1,024 elements, one per block", [(wide, f"{k}", LIGHT[of]) for k, of in enumerate(chunks)]),
         (55, f"Rows: {ROW} elements; two warps take turns\n(norms: one warp sums four rows, a tile)",
          [(part, f"warp {k % 2}", LIGHT[0]) for k in range(CHUNK // ROW)]),
