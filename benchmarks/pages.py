@@ -56,7 +56,7 @@ MISSED = """\
   PyTorch's in bf16 {:.3f}, flashoptim's {:.3f}; the goal was 0.105. On BERT-large, PyTorch's takes {:.2f}, not {:.2f}.
 - Lazy steps take longer if a gradient names a row often: {:.0f} µs by Zipf's law, {:.0f} without repeats.
 - An eager step of `refopt.torch.AdamW` takes {:.0f} µs of host time on ResNet-50, {:.0f} accelerated; the goal was 100.
-- On four H200s, PyTorch's iterations are faster: {:.0f} ms, not {:.0f}, in `fully_shard`, {:.0f}, not {:.0f}, in ZeRO."""
+- On four H200s, PyTorch's is faster: {:.0f} ms, not {:.0f}, in `fully_shard`, {:.0f}, not {:.0f}, in ZeRO."""
 
 
 def with_missed(page: str) -> str:
