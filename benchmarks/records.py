@@ -37,12 +37,18 @@ def rebuildable(note: notes.Note) -> bool:
 
 
 def ptx_digest(note: notes.Note) -> str:
-    """Of the kernel that the code makes now; for one that it does not make any more, why."""
+    """Of the kernel that the code makes now; for one that it does not make any more, or not of these types, why."""
+    from numba.core.errors import NumbaError  # a machine may have none
+
     try:
         kernel, signature = notes.rebuilt(note)
     except LookupError as error:
         return f"none: {error}"
-    return notes.digest(kernel.ptx(signature))
+    try:
+        return notes.digest(kernel.ptx(signature))
+    except (TypeError, NumbaError) as error:  # the kernel now takes other arguments
+        why = " ".join(str(error).split())[:200]
+        return f"none: it no longer compiles for these arguments: {type(error).__name__}: {why}"
 
 
 def ptx_digests(noted: Sequence[notes.Note], processes: int | None = None) -> dict[str, str]:

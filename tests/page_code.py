@@ -47,7 +47,8 @@ def known(line):
     """Whether a line for the shell is an installation, a target of make, or a launch, which other tests run."""
     make = re.match(r"make (\w+)", line)
     return re.search(rf"(?m)^{make[1]}:", MAKE) if make else line.startswith(
-        ("pip install .", "python -m refopt.comm", "python -m refopt.gpu.ladder.", "python -m refopt_exercises "))
+        ("pip install .", "python -m refopt.comm", "python -m refopt.gpu.ladder.", "python -m refopt_exercises ",
+         "refopt check refopt.torch:AdamW"))
 
 
 def not_pasted(text):

@@ -52,12 +52,10 @@ def in_buckets(program, rule="paddle", limit=32.0, batched=False):
     ranks, programs = ranks_of(program), []
     for rank in range(ranks):
         each = program
-        for apply in (
-            lambda p, rank=rank: passes.shard(p, rank, ranks, rule, order="reduced"), passes.optimize_cast,
-            passes.fold_casts, lambda p: passes.fuse_reduces(p, limit),
-            lambda p: passes.fuse_optimizer(p, form="merged", per_buffer=True),
-            lambda p: passes.fuse_broadcasts(p, limit / 2), *([passes.batch_owners] if batched else []),
-        ):
+        for apply in (lambda p, rank=rank: passes.shard(p, rank, ranks, rule, order="reduced"), passes.optimize_cast,
+                      passes.fold_casts, lambda p: passes.fuse_reduces(p, limit),
+                      lambda p: passes.fuse_optimizer(p, form="merged", per_buffer=True),
+                      lambda p: passes.fuse_broadcasts(p, limit / 2), *([passes.batch_owners] if batched else [])):
             each = apply(each).program
         programs.append(each)
     return programs

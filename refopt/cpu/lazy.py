@@ -28,6 +28,7 @@ from refopt.cpu.momentum import MOMENTUM
 from refopt.cpu.routine import SHARED
 from refopt.cpu.sgd import SGD
 
+Array = checks.Array
 LAZY = {row.name: row for row in (ADAGRAD, ADAM, ADAMW, MOMENTUM, SGD)}
 COUNTS = "global", "row"
 
@@ -92,10 +93,9 @@ def lazy_row(routine: str, count: str) -> Routine:
     full = LAZY[chosen("merged_lazy: routine", routine, LAZY)]
     by_row = chosen(f"merged_lazy_{routine}: count", count, COUNTS) == "row"
     slots = [x._replace(scalar=False, by_row=True, initial=None) if x.scalar and by_row else x for x in full.slots]
+    choices = {x: values for x, values in full.choices.items() if x != "rounding"}
     return full._replace(
-        name=f"lazy_{routine}", slots=tuple(slots), hypers=full.hypers[:-1], elementwise=False,
-        choices={x: values for x, values in full.choices.items() if x != "rounding"},
-    )
+        name=f"lazy_{routine}", slots=tuple(slots), hypers=full.hypers[:-1], elementwise=False, choices=choices)
 
 
 def has_scalars_by_row(row: Routine) -> bool:
@@ -114,33 +114,36 @@ def parted(
     slots = {"params": params} | dict(zip(required, states, strict=True))
     slots |= {slot.name: arguments.get(slot.name) for slot in row.slots if slot.optional}
     shared = {name: arguments.get(name) for name in SHARED}
-    return slots, {x: value for x, value in arguments.items() if x not in slots | shared}, shared
+    numbers = [*(x.name for x in row.hypers), *row.choices]
+    known = [*numbers, *(x.name for x in row.slots if x.optional), *SHARED, "count"]
+    for unknown in arguments.keys() - {*known}:
+        raise TypeError(f"{row.merged_name}: {unknown}: expected one of {', '.join(known)}")
+    return slots, {x: value for x, value in arguments.items() if x in numbers}, shared
 
 
 def check_lazy(
     row: Routine, slots: dict[str, Any], indices: Any, values: Any, hypers: dict[str, Any],
-    describe: Callable[[Any, str], checks.Array], shared: dict[str, Any],
+    describe: Callable[[Any, str], Array], shared: dict[str, Any],
 ) -> checks.Call:
     """Check all but the range of the indices; raises, or returns the call, with ``indices`` and values as ``grads``."""
-    name, count = row.merged_name, len(listed(f"{row.merged_name}: params", slots["params"]))
-    call = checks.check(row, slots | {"grads": [None] * count}, hypers, describe, shared)
+    name, tables = row.merged_name, listed(f"{row.merged_name}: params", slots["params"])
+    for i, given in enumerate(tables):  # before what is said of states whose order differs
+        check_c_order(f"{name}: params[{i}]", describe(given, f"{name}: params[{i}]"))
+    call = checks.check(row, slots | {"grads": [None] * len(tables)}, hypers, describe, shared)
     for i, given in enumerate(call.slots["params"]):
         param = describe(given, "")
         if not param.shape:
             raise ValueError(f"{name}: params[{i}]: expected an axis of rows, got shape ()")
-        check_c_order(f"{name}: params[{i}]", param)
         for slot in [slot.name for slot in row.slots if slot.by_row]:
             if (got := describe(call.slots[slot][i], "").shape) != (expected := param.shape[:1]):
                 raise ValueError(f"{name}: {slot}[{i}]: expected shape {expected}, one for each row, got {got}")
     return sparse(call, indices, values, describe)
 
 
-def sparse(
-    call: checks.Call, indices: Any, values: Any, describe: Callable[[Any, str], checks.Array]
-) -> checks.Call:
+def sparse(call: checks.Call, indices: Any, values: Any, describe: Callable[[Any, str], Array]) -> checks.Call:
     """The call with other sparse gradients, checked."""
     name, tables = call.routine.merged_name, call.arrays["params"]
-    found: dict[str, list[checks.Array | None]] = {}
+    found: dict[str, list[Array | None]] = {}
     for x, given in (("indices", indices), ("values", values)):
         each = listed(f"{name}: {x}", given)
         if len(each) != len(tables):
@@ -157,9 +160,7 @@ def sparse(
     return call._replace(slots=slots, arrays=arrays, active=[i for i, x in enumerate(found["indices"]) if x])
 
 
-def _check_sparse(
-    name: str, i: int, rows: checks.Array | None, values: checks.Array | None, param: checks.Array
-) -> None:
+def _check_sparse(name: str, i: int, rows: Array | None, values: Array | None, param: Array) -> None:
     """Check the sparse gradient of one table."""
     rows_at, values_at = f"{name}: indices[{i}]", f"{name}: values[{i}]"
     if rows is None or values is None:
@@ -185,5 +186,4 @@ def check_range(row: Routine, i: int, indices: np.ndarray, rows: int) -> None:
     wrong = (indices < 0) | (indices >= rows)
     if wrong.any():
         k = int(wrong.argmax())
-        where = f"{row.merged_name}: indices[{i}][{k}]"
-        raise ValueError(f"{where}: expected a row from 0 to {rows - 1}, got {indices[k]}")
+        raise ValueError(f"{row.merged_name}: indices[{i}][{k}]: expected a row from 0 to {rows - 1}, got {indices[k]}")

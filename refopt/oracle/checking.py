@@ -193,7 +193,7 @@ def _held(row: Routine | None, tested: Any, of: _Asked, remarks: Sequence[str], 
     failed = {item.law for item in items if item.status == FAILED}
     excused = {law: because for law, because in getattr(tested, "excused", {}).items() if law in failed}
     if row is not None:
-        notes |= dict.fromkeys(of_items(items, compared, tested))
+        notes |= dict.fromkeys(of_items(items, compared, tested, any(x.coded and x.found for x in trials)))
         if missing := _missing(row, tested, fixed):
             held = trials[0].numbers() if trials else {}
             left_out = ", ".join(f"{name} ({held[name]:g} in the rule)" for name in missing if held)

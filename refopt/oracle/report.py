@@ -123,7 +123,8 @@ class Report:
             word = self.but if self.of(FAILED) else f"{self.right}, as far as was compared"
         elif not self.wrong and self.step_compared:
             shares = ", ".join(f"{percent(x)} of {law}" for law, x in self.unheld.items())
-            word = f"NOT ALL COMPARED: skipped {shares} (allow_skips={[*self.unheld]} accepts this)"
+            shell = f"--allow-skips {' '.join(self.unheld)}"
+            word = f"NOT ALL COMPARED: skipped {shares} (allow_skips={[*self.unheld]}, or {shell}, accepts this)"
         elif not self.wrong:
             word = f"NOT COMPARED{self._why_not()}"
         else:

@@ -150,7 +150,7 @@ class Bound(Exclusive, Context):
     def state_dict(self) -> dict[str, Any]:
         """A checkpoint, from which a run resumes as if uninterrupted. All ranks call it, and all get all of it.
 
-        With `refopt.program.passes.local_steps` each rank gets its own parameters and states, and later loads these.
+        With `refopt.program.passes.local_steps` each rank gets its own, with ``"rank"``, its number and that of ranks.
 
         Returns:
             NumPy arrays, each whole and under its name without passes, wherever its blocks or shards are: ``"params"``

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable
 from functools import partial
 
@@ -24,7 +25,14 @@ def check(graph: Graph) -> None:
                 check_part(graph, op, ready)
                 ops.check(graph, op, fit)
             except (TypeError, ValueError) as error:
-                raise type(error)(f"program: {part}[{i}] {op.type}: {error}") from None
+                raise type(error)(f"program: {part}[{i}] {op.type}: {_named(op, str(error))}") from None
+
+
+def _named(op: Op, text: str) -> str:
+    """An error's text, with the names of the variables that it has by slot and index."""
+    found = {x[0]: (op.inputs.get(x[1], ()), int(x[2])) for x in re.finditer(r"\b(\w+)\[(\d+)\]", text)}
+    told = [f"{place} is {names[k]!r}" for place, (names, k) in found.items() if k < len(names)]
+    return f"{text} ({', '.join(told)})" if told else text
 
 
 def _check_startup(graph: Graph, op: Op, ready: set[str], placed: set[str]) -> None:

@@ -29,6 +29,7 @@ from refopt.program.ops.updates import SHARED, changeable, of_tensor, routine_of
 from refopt.state import load
 
 VERSION = 1
+WHERE = "Bound.load: saved"
 KEYS = "version", "steps", "numbers", "params", "states", "others"
 
 
@@ -172,6 +173,7 @@ def saved(bound: Context, numbers: Mapping[str, Any]) -> dict[str, Any]:
     state: dict[str, Any] = {"version": VERSION, "steps": bound.steps, "numbers": numbers}
     state |= {"params": {}, "states": {}, "others": {}}
     together = _together(bound)
+    state |= {"rank": own} if (own := _rank(bound)) else {}
     for there in _everywhere(bound, together, numbers).values():
         one = _first_update(there)
         flat = np.empty(math.prod(one.shape), numpy_dtype(one.dtype))
@@ -200,16 +202,18 @@ def check(bound: Context, state: Any, check_numbers: Callable[[dict[str, Any]], 
     except (TypeError, ValueError) as error:
         loaded, refusal = None, error
     same = loaded and (loaded if together else ({}, *loaded[1:]))  # what must be the same on all ranks
-    told = _gathered(bound.comm, [str(refusal or ""), same and _digest(same)])
+    told = _gathered(bound.comm, [str(refusal or ""), loaded and loaded[2], same and _digest(same)])
     if loaded is None:
         assert refusal is not None
         raise refusal
-    for rank, (text, _) in enumerate(told):
+    for rank, (text, *_) in enumerate(told):
         if text:
-            raise ValueError(f"Bound.load: saved: refused by rank {rank}: {text}")
-    for rank, (_, digest) in enumerate(told):
-        if digest != told[0][1]:
-            raise ValueError(f"Bound.load: saved: expected what rank 0 has on all ranks, got another on rank {rank}")
+            raise ValueError(f"{WHERE}: refused by rank {rank}: {text}")
+    for rank, (_, steps, digest) in enumerate(told):
+        if steps != told[0][1]:
+            raise ValueError(f"{WHERE}: 'steps': expected {told[0][1]}, as rank 0 has, got {steps} on rank {rank}")
+        if digest != told[0][2]:
+            raise ValueError(f"{WHERE}: expected what rank 0 has on all ranks, got another on rank {rank}")
     return loaded
 
 
@@ -225,8 +229,10 @@ def _digest(loaded: Loaded) -> str:
 def _checked(
     bound: Context, everywhere: Mapping[str, Held], state: Any, check_numbers: Callable[[dict[str, Any]], None]
 ) -> Loaded:
-    where, taken = "Bound.load: saved", _Taken()
-    entries = mapped(where, state, KEYS, KEYS)
+    where, taken = WHERE, _Taken()
+    entries = mapped(where, state, (*KEYS, "rank"), KEYS)
+    if (own := _rank(bound)) and (came := entries.get("rank", own)) != own:
+        raise ValueError(f"{where}: 'rank': expected {own}, this rank and their number, got {shown(came)}")
     if whole(f"{where}: version", entries["version"]) != VERSION:
         raise ValueError(f"{where}: version: expected {VERSION}, got {shown(entries['version'])}")
     of: dict[str, dict[str, Var]] = {"params": {}, "others": {}}
@@ -329,9 +335,7 @@ def write(bound: Context, vars: Mapping[str, np.ndarray]) -> None:
         bound.backend.write(bound.arrays[copy], rounded)
 
 
-def _everywhere(
-    bound: Context, comm: Any, numbers: Mapping[str, Any] = MappingProxyType({})
-) -> dict[str, Held]:
+def _everywhere(bound: Context, comm: Any, numbers: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Held]:
     """By name of a whole variable, the ranks that hold parts of it, and which; the same on all ranks of ``comm``."""
     there: dict[str, Held] = {}
     own = {name: each._replace(hypers=dict(each.hypers)) for name, each in wholes(bound.program, numbers).items()}
@@ -345,6 +349,11 @@ def _everywhere(
 def _together(bound: Context) -> Any:
     """The communicator of ranks that have one checkpoint; ``None`` if this rank has its own, since it trains alone."""
     return None if any("every" in op.attrs for op in bound.program.main) else bound.comm
+
+
+def _rank(bound: Context) -> list[int]:
+    """This rank and how many there are, if it trains alone; empty otherwise."""
+    return [] if _together(bound) is bound.comm else [bound.comm.rank, bound.comm.size]
 
 
 def _gathered(comm: Any, value: Any) -> list[Any]:

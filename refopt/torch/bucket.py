@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from refopt import gpu
+from refopt.cpu.lazy import LAZY
 from refopt.state.steps import BASES
 from refopt.torch import coded
 from refopt.torch.arrays import arrays_of, follow_stream, require_apart
@@ -86,8 +87,9 @@ class Bucket:
         self._watched = Watched(self.params, form)
         self._compared = not (lazy or self._sharded)  # with the gradients, in one pass
         steady = self._watched.steady if self._compared else None
+        instead = "; sparse='rows' takes sparse ones" * (self._formula.routine in LAZY)
         self.gradients: Any = (Rows if lazy else Gradients)(
-            self.params, lambda i: f"{members[i].label}: grad", form, steady)
+            self.params, lambda i: f"{members[i].label}: grad", form, steady, instead)
         self._states = [completed(m.label, m.param, m.state, formulas[m.group]) for m in members]
         self._check_apart()
         self.masters = Masters(self.params, [kept.get(MASTER) for kept in self._states], form)

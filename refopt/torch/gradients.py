@@ -24,13 +24,14 @@ class Gradients:
         kind: the dtype of each, ``None`` if there is none: one plan can read all gradients of one kind.
     """
 
-    def __init__(self, params: Sequence[Any], label: Callable[[int], str], form: Any, steady: Any) -> None:
+    def __init__(self, params: Sequence[Any], label: Callable, form: Any, steady: Any, instead: str) -> None:
         """Read the gradients of some parameters.
 
-        ``label`` returns the name of one's gradient in errors, ``form`` is that of `refopt.torch.host`, and ``steady``,
-        if given, tells whether the parameters are as planned.
+        ``label`` returns the name of one's gradient in errors, by number; ``instead`` follows in that of a sparse one.
+        ``form`` is that of `refopt.torch.host`, and ``steady``, if given, tells whether the parameters are as planned.
         """
         self._owners, self._params, self._label = list(params), [local(param) for param in params], label
+        self._instead = instead
         self._sharded, self._steady = any(map(is_dtensor, params)), steady
         self._reader = form.Reader(self._owners, steady)
         self._copies: dict[int, Tensor] = {}
@@ -108,7 +109,7 @@ class Gradients:
     def _check(self, i: int, grad: Tensor) -> None:
         if because := unusable(grad):
             kind = TypeError if grad.layout is torch.strided else RuntimeError  # which PyTorch raises for sparse ones
-            raise kind(f"{self._label(i)}: {because}")
+            raise kind(f"{self._label(i)}: {because}{self._instead * grad.is_sparse}")
         require_alike(self._label(i), grad, self._params[i])
 
 

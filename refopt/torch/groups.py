@@ -19,7 +19,8 @@ from refopt.torch.states import check_loaded, restore
 Group = dict[str, Any]
 NO_OPTIONS = "params", "param_names"  # entries of a group
 # Options that PyTorch's classes do not have.
-OPTIONS = "masters", "states", "sparse", "seed", "blocks", "restarts", "compute", "beta2", "use_muon"
+OPTIONS = ("masters", "states", "sparse", "seed", "blocks", "restarts", "compute", "beta2", "use_muon", "betas",
+           "amsgrad", "maximize")
 
 
 class Grouped(Optimizer):
@@ -103,7 +104,8 @@ class Grouped(Optimizer):
         return f"{self._group_label(k)}['params'][{i}]" + (f" ({names[i]})" if names else "")
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Like PyTorch's, except that states are copies, and stay wider than their parameters if they are.
+        """Like PyTorch's, except that states are copies, and stay wider than their parameters if they are, and that an
+        option that a group of the file lacks stays.
 
         With ``states="8bit"``, floats are rounded to the nearest codes; without it, codes become fp32. PyTorch's
         classes cast codes to the parameter's dtype, which loses none: they load as codes.
@@ -114,17 +116,19 @@ class Grouped(Optimizer):
                 group is invalid or out of range. The optimizer is unchanged then.
         """
         held: list[tuple[Mapping[str, Any], Mapping[Any, Formula]]] = []
-        # PyTorch's classes lack some options, and its distributed checkpoints have none of a group without parameters.
-        kept = [{k: x for k, x in group.items() if k in OPTIONS or not group["params"]} for group in self.param_groups]
+        # Distributed checkpoints have no options of a group without parameters; other keys are the schedulers'.
+        kept = [{k: x for k, x in group.items() if k in {*OPTIONS, *self.defaults} or not group["params"]}
+                for group in self.param_groups]
 
-        def check(_: Optimizer, loaded: dict[str, Any]) -> None:
+        def check(_: Optimizer, loaded: dict[str, Any]) -> dict[str, Any]:
+            if len(loaded["param_groups"]) == len(kept):
+                loaded = {**loaded, "param_groups": [a | b for a, b in zip(kept, loaded["param_groups"], strict=True)]}
             held.append((loaded, self._check_loaded(loaded)))
+            return loaded
 
         def take(_: Optimizer) -> None:
             loaded, formulas = held[0]
-            for group, own, given in zip(self.param_groups, kept, loaded["param_groups"], strict=True):
-                for name, value in own.items():
-                    group.setdefault(name, value)
+            for group, given in zip(self.param_groups, loaded["param_groups"], strict=True):
                 for i, param in zip(given["params"], group["params"], strict=True):
                     if saved := loaded["state"].get(i):
                         restore(self._state[param], param, saved, formulas[i])

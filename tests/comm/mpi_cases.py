@@ -119,6 +119,35 @@ def raised():
     world.recv(np.zeros(4, np.float32), world.size - 1)
 
 
+def no_gradient(*_):
+    raise ValueError("no gradient")
+
+
+def trains(optimizer, apply, fail):
+    """The last rank fails in a step, before a collective that the others wait in."""
+    from refopt.program import bind, passes, step_program
+
+    comm.mpi._LATE = 0.2
+    world, ones = comm.mpi.connect(timeout=20), np.ones((40, 64), np.float32)
+    program = apply(passes, step_program([("a", (40, 64))], optimizer, lr=0.5, world_size=world.size), world).program
+    bound = bind(program, {"a": ones.copy()}, comm=world, gradients={"a@GRAD": ones})
+    if world.rank == world.size - 1:
+        fail(bound)
+    bound.startup()
+    for _ in range(2):
+        bound.step()
+
+
+def raised_in_norms():
+    trains("lamb", lambda passes, program, world: passes.shard_elements(program, world.rank, world.size),
+           lambda bound: setattr(bound.backend, "tiles", lambda *_: no_gradient))
+
+
+def raised_in_local_steps():
+    trains("adam", lambda passes, program, _: passes.local_steps(program, 2),
+           lambda bound: setattr(bound, "gradients", no_gradient))
+
+
 def short():
     world = comm.mpi.connect(timeout=20)
     if world.rank == 0:

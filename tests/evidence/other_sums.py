@@ -47,14 +47,12 @@ def wide(x):
     return x.dtype.type(np.sum(x.astype(np.longdouble) ** 2))
 
 
-OTHERS = {"in order": lambda x: in_order(x * x),
-          "by NumPy": lambda x: np.sum(x * x), "pairs alone": lambda x: pairs(x * x),
-          "halves alone": lambda x: halves(x * x), "in a wider type": wide,
+OTHERS = {"in order": lambda x: in_order(x * x), "by NumPy": lambda x: np.sum(x * x),
+          "pairs alone": lambda x: pairs(x * x), "halves alone": lambda x: halves(x * x), "in a wider type": wide,
           "neighbours in a lane": by_tile(lambda tiles: tiles.reshape(len(tiles), 256, -1)),
           "128 lanes": by_tile(lambda tiles: strided(tiles, 128)),
-          "512 lanes": by_tile(lambda tiles: strided(tiles, 512)),
-          "tiles of 512": by_tile(tile=512), "tiles of 2048": by_tile(tile=2048),
-          "a lane as a tree": by_tile(rows=pairs),
+          "512 lanes": by_tile(lambda tiles: strided(tiles, 512)), "tiles of 512": by_tile(tile=512),
+          "tiles of 2048": by_tile(tile=2048), "a lane as a tree": by_tile(rows=pairs),
           "a lane from its end": by_tile(rows=lambda x: in_order(x[..., ::-1])),
           "lanes in order": by_tile(of_lanes=in_order), "lanes in halves": by_tile(of_lanes=halves),
           "tiles in order": by_tile(of_tiles=in_order), "tiles in halves": by_tile(of_tiles=halves)}

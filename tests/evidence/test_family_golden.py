@@ -1,5 +1,6 @@
 """Results recorded from PaddlePaddle 3.3.1: somebody else's formulae, not ours."""
 
+import contextlib
 import importlib
 import json
 from pathlib import Path
@@ -10,6 +11,7 @@ from mutants import lars
 from mutants.family import mutants
 
 from evidence.cells import cell_of
+from refopt import cpu
 from refopt.catalog import ROUTINES
 from refopt.oracle.exact.cases import Case
 from refopt.oracle.exact.laws import reference
@@ -21,14 +23,17 @@ ULPS = 16
 OPERATORS = {"sgd": ("sgd", {}), "merged_momentum": ("momentum", {"velocity": "velocities"}), "adam": ("adam", {}),
              "merged_adam": ("adam", {}), "adamw": ("adamw", {}), "lamb": ("lamb", {}),
              "lars_momentum": ("lars_momentum", {"velocity": "velocities"})}
+SPARSE = {"sparse_sgd": ("sgd", {}), "sparse_adagrad": ("adagrad", {}), "sparse_adam": ("adam", {}),
+          "sparse_momentum": ("momentum", {"velocity": "velocities"})}
 CHOICES = {"lars_momentum": {"adapt": "decay_and_norms"}}  # what an operator has for itself
-RECORDS = {name: np.load(FOLDER / f"{name}.npz") for name in OPERATORS}
-CASES = [(name, k) for name, record in RECORDS.items() for k in range(len(json.loads(str(record["meta"]))["cases"]))]
+RECORDS = {name: np.load(FOLDER / f"{name}.npz") for name in OPERATORS | SPARSE}
+EACH = [(name, k) for name, record in RECORDS.items() for k in range(len(json.loads(str(record["meta"]))["cases"]))]
+CASES = [(name, k) for name, k in EACH if name in OPERATORS]
 
 
 def arrays(operator, k, direction):
     """The recorded arrays by slot, and the attributes of the case."""
-    record, (routine, names) = RECORDS[operator], OPERATORS[operator]
+    record, (routine, names) = RECORDS[operator], (OPERATORS | SPARSE)[operator]
     attributes = json.loads(str(record["meta"]))["cases"][k]
     names = {"param": "params", "grad": "grads"} | names
     slots = sorted({key.split("/")[2] for key in record.files if key.startswith(f"{k}/{direction}/")})
@@ -73,6 +78,32 @@ def assert_near(operator, k, got):
 def test_reference(operator, k):
     """The reference computes what Paddle does."""
     assert_near(operator, k, reference(recorded(operator, k)))
+
+
+@pytest.mark.parametrize(("operator", "k"), [(name, k) for name, k in EACH if name in SPARSE])
+def test_sparse_gradients(operator, k):
+    """Paddle's Adam takes lazy steps with ``lazy_mode``, by powers that are one step ahead; its Momentum takes steps of
+    all rows. SGD and Adagrad leave other rows as they are in any case.
+    """
+    for lazy in (True, False):
+        routine, slots, attributes = arrays(operator, k, "in")
+        rows, values, lr = slots.pop("rows"), slots.pop("grads"), [float(x[0]) for x in slots.pop("lr")]
+        named = {name: attributes[name] for name in ("beta1", "beta2", "epsilon", "mu", "use_nesterov")
+                 if name in attributes}
+        if routine.name == "adam":
+            slots |= {name: arrays(operator, k, "out")[1][name] for name in ("beta1_pow", "beta2_pow")}
+        states = [slots[slot.name] for slot in routine.slots[2:] if not slot.optional]
+        if lazy:
+            cpu.merged_lazy(routine.name, slots["params"], rows, values, *states, lr=lr, **named)
+        else:
+            dense = [np.zeros_like(x) for x in slots["params"]]
+            for grad, at, each in zip(dense, rows, values, strict=True):
+                np.add.at(grad, at, each)
+            getattr(cpu, routine.merged_name)(slots["params"], dense, *states, lr=lr, **named)
+        same = routine.name in ("sgd", "adagrad") or lazy == (routine.name == "adam")
+        slots |= {name: x for name, x in arrays(operator, k, "out")[1].items() if name.endswith("_pow")}
+        with contextlib.nullcontext() if same else pytest.raises(AssertionError):
+            assert_near(operator, k, slots)
 
 
 OF_FORMS = [pytest.param(*row.values, form, id=f"{row.id}-{form}", marks=[*row.marks, *[pytest.mark.slow] * (k > 0)])

@@ -24,11 +24,9 @@ BLOCKS = FOLLOWED | {
        if name.startswith("load4") and "policy" not in value.asm[0]}}
 REGISTERS = {"f": "f32", "d": "f64", "r": "b32", "l": "b64"}  # by LLVM's letters
 # Stores of a part of a number, which ptxas up to CUDA 13.0 converts to an integer; later ones do so in a vector of u8.
-PLANTED = [
-    ("{ .reg .b32 m; add.rn.f32 m, $1, $1; st.global.b8 [$0], m; }", "l,f"), ("st.global.b16 [$0], $1;", "l,f"),
-    ("st.global.b32 [$0], $1;", "l,d"), ("{ .reg .b16 h; cvt.rn.f16.f32 h, $1; st.global.b8 [$0], h; }", "l,f"),
-    ("{ .reg .b32 m; ld.global.f32 m, [$1]; st.global.v2.b8 [$0], {m, m}; }", "l,l"),
-]
+PLANTED = [("{ .reg .b32 m; add.rn.f32 m, $1, $1; st.global.b8 [$0], m; }", "l,f"), ("st.global.b16 [$0], $1;", "l,f"),
+           ("st.global.b32 [$0], $1;", "l,d"), ("{ .reg .b16 h; cvt.rn.f16.f32 h, $1; st.global.b8 [$0], h; }", "l,f"),
+           ("{ .reg .b32 m; ld.global.f32 m, [$1]; st.global.v2.b8 [$0], {m, m}; }", "l,l")]
 
 
 def operands_of(constraints: str) -> list[str]:

@@ -192,19 +192,17 @@ def test_hopper_is_the_default():
 
 
 SQUARE = np.ones((2, 2), np.float32)
-REFUSED = {
-    "a: expected a matrix, got shape (2,)": (SQUARE[0], SQUARE, HOPPER),
-    "b: expected a matrix, got shape (1, 2, 2)": (SQUARE, SQUARE[None], HOPPER),
-    "a: expected one of float16, bfloat16, float32, float64, got int8": (SQUARE.astype("i1"), SQUARE, HOPPER),
-    "b: expected float32, as a has, got float16": (SQUARE, SQUARE.astype("f2"), HOPPER),
-    "b: expected 2 rows, as many as a has columns, got 1": (SQUARE, SQUARE[:1], HOPPER),
-    "a: expected a NumPy array, got builtins.list": ([[1.0]], SQUARE, HOPPER),
-    "core: expected a TensorCore, got (16, 25, 'truncate')": (SQUARE, SQUARE, (16, 25, "truncate")),
-    "core.chunk: expected an integer from 1 to 1024, got 0": (SQUARE, SQUARE, TensorCore(chunk=0)),
-    "core.kept: expected an integer from 1 to 40, got 41": (SQUARE, SQUARE, TensorCore(kept=41)),
-    "core.lowest: expected an integer from -300 to 0, got 1": (SQUARE, SQUARE, TensorCore(lowest=1)),
-    "core.rounding: expected one of truncate, nearest, got 'up'": (SQUARE, SQUARE, TensorCore(rounding="up")),
-}
+REFUSED = {"a: expected a matrix, got shape (2,)": (SQUARE[0], SQUARE, HOPPER),
+           "b: expected a matrix, got shape (1, 2, 2)": (SQUARE, SQUARE[None], HOPPER),
+           "a: expected one of float16, bfloat16, float32, float64, got int8": (SQUARE.astype("i1"), SQUARE, HOPPER),
+           "b: expected float32, as a has, got float16": (SQUARE, SQUARE.astype("f2"), HOPPER),
+           "b: expected 2 rows, as many as a has columns, got 1": (SQUARE, SQUARE[:1], HOPPER),
+           "a: expected a NumPy array, got builtins.list": ([[1.0]], SQUARE, HOPPER),
+           "core: expected a TensorCore, got (16, 25, 'truncate')": (SQUARE, SQUARE, (16, 25, "truncate")),
+           "core.chunk: expected an integer from 1 to 1024, got 0": (SQUARE, SQUARE, TensorCore(chunk=0)),
+           "core.kept: expected an integer from 1 to 40, got 41": (SQUARE, SQUARE, TensorCore(kept=41)),
+           "core.lowest: expected an integer from -300 to 0, got 1": (SQUARE, SQUARE, TensorCore(lowest=1)),
+           "core.rounding: expected one of truncate, nearest, got 'up'": (SQUARE, SQUARE, TensorCore(rounding="up"))}
 
 
 @pytest.mark.parametrize("message", REFUSED)

@@ -57,11 +57,9 @@ def entries() -> list[Entry]:
     return found + [Entry("timm.optim", name, routine, peer) for (routine, name), peer in timm.TIMM.items()]
 
 
-NUMBERS = {
-    "epsilon_root": "`sqrt(u / (1 - beta2_pow) + epsilon_root) + epsilon`, as in optax",
-    "initial_accumulator": "the initial sum of squares, as in PyTorch and optax",
-    "lr_decay": "`lr / (1 + (step_number - 1) * lr_decay)` instead of `lr`, as in PyTorch",
-}
+NUMBERS = {"epsilon_root": "`sqrt(u / (1 - beta2_pow) + epsilon_root) + epsilon`, as in optax",
+           "initial_accumulator": "the initial sum of squares, as in PyTorch and optax",
+           "lr_decay": "`lr / (1 + (step_number - 1) * lr_decay)` instead of `lr`, as in PyTorch"}
 
 
 def page(items: Iterable[Item] = ()) -> str:

@@ -65,10 +65,8 @@ OF_ALL = {
 }
 OF_SCALARS = {"FirstScalars": {"call.slots[name][i])": "call.slots[name][0 if name in row.scalars else i])"}}
 OF_LAMB = {"NormOfUnrounded": {"else x.astype(array.dtype)": "else x"}}  # the norm of what it has stored it alone takes
-OF_CHANCE = {
-    "SeedIgnored": {'int(numbers.pop("seed", 0))': '0 * int(numbers.pop("seed", 0))'},
-    "Truncated": {"random16(values.size, seed, chance)": "np.zeros(values.size, np.uint32)"},
-}
+OF_CHANCE = {"SeedIgnored": {'int(numbers.pop("seed", 0))': '0 * int(numbers.pop("seed", 0))'},
+             "Truncated": {"random16(values.size, seed, chance)": "np.zeros(values.size, np.uint32)"}}
 OF_STATES = {"OneChanceForAllArrays": {"name: k for k, name in enumerate(rounded)": "name: 0 for name in rounded"}}
 
 

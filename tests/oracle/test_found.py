@@ -104,12 +104,10 @@ def bits(rng, size, most=2**16):
     return rng.integers(0, most, size)
 
 
-NOISE = {
-    "right": (bits, ""), "15 bits": (partial(bits, most=2**15), "towards 0"),
-    "one draw": (lambda rng, n: np.full(n, 2**15), "to 1/8 of a unit"),
-    "each fourth": (lambda rng, n: np.repeat(bits(rng, n), 4)[:n], "repeats after 1$"),
-    "a period": (lambda rng, n: np.resize(bits(rng, 4096), n), "repeats after 4096"),
-}
+NOISE = {"right": (bits, ""), "15 bits": (partial(bits, most=2**15), "towards 0"),
+         "one draw": (lambda rng, n: np.full(n, 2**15), "to 1/8 of a unit"),
+         "each fourth": (lambda rng, n: np.repeat(bits(rng, n), 4)[:n], "repeats after 1$"),
+         "a period": (lambda rng, n: np.resize(bits(rng, 4096), n), "repeats after 4096")}
 
 
 @pytest.mark.parametrize(("noise", "text"), NOISE.values(), ids=NOISE)

@@ -238,7 +238,7 @@ def test_a_count_that_is_nowhere_leaves_the_first_step():
     first = {"step 1", "everything zero", "small gradients", "small gradients and parameters"}
     assert not report.ok and not report.wrong and {item.label for item in report.of("passed")} == first
     assert "NOT ALL COMPARED: skipped 8" in str(report).splitlines()[0] and "names={'step': ...}" in report.details()
-    assert "(allow_skips=['L1'] accepts this)" in str(report).splitlines()[0]
+    assert "(allow_skips=['L1'], or --allow-skips L1, accepts this)" in str(report).splitlines()[0]
 
 
 def test_a_count_that_no_checkpoint_has_is_lost():

@@ -27,12 +27,10 @@ PLAN = placement.on_streams(ONE)
 AMP = amp_program(PARAMS, "adam", lr=0.5, world_size=2)
 BLOCKS = blocks.slice_variable([(4, 3)], 2, 2)[0]
 
-MORE = JUNK | {
-    "object": object, "[[1]]": lambda: [[1]], "{x: None}": lambda: {"x": None}, "{1: 1}": lambda: {1: 1},
-    "a pair": lambda: [("a", 1)], "too large": lambda: [10**400, 1],
-    "nans": lambda: [math.nan], "infs": lambda: [math.inf, 1.0], "single": lambda: np.ones(3, F),
-    "subclass": lambda: np.ones(2, F).view(type("Sub", (np.ndarray,), {})),
-}
+MORE = JUNK | {"object": object, "[[1]]": lambda: [[1]], "{x: None}": lambda: {"x": None}, "{1: 1}": lambda: {1: 1},
+               "a pair": lambda: [("a", 1)], "too large": lambda: [10**400, 1], "nans": lambda: [math.nan],
+               "infs": lambda: [math.inf, 1.0], "single": lambda: np.ones(3, F),
+               "subclass": lambda: np.ones(2, F).view(type("Sub", (np.ndarray,), {}))}
 
 # What is no junk, by kind of an argument: all else is refused.
 INTEGERS = {"0", "1", "-1", "2**31", "2**64", "10**400", "-10**400", "int8", "int array"}

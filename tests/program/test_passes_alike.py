@@ -21,17 +21,15 @@ def changed(program, name, **attrs):
     return program.replace(main=main)
 
 
-EXAMPLES = {
-    "plain": lambda: adam(ALIKE, world_size=2), "early": lambda: adam(ALIKE, world_size=2, early=True),
-    "lr": lambda: adam(ALIKE, world_size=2, lr=LR),
-    "rescale_grad": lambda: changed(adam(ALIKE, world_size=2), "b.w", rescale_grad=0.125),
-    "average": lambda: changed(adam(ALIKE, world_size=2), "b.w@GRAD", scale=0.25),
-    "power": lambda: changed(adam(ALIKE, early=True), "b.w_beta1_pow_acc_0", scale=0.25),
-    "in use": lambda: in_use(step_program(ALIKE, "sgd", lr=0.5, world_size=2)),
-    "twice": lambda: twice(step_program(ALIKE, "sgd", lr=0.5)),
-    "copied": lambda: copied(step_program(ALIKE, "sgd", lr=0.5)), "some gated": lambda: gated(adam(ALIKE)),
-    "some early": lambda: partly_early(), "advanced first": lambda: advanced_first(adam(ALIKE, early=True)),
-}
+EXAMPLES = {"plain": lambda: adam(ALIKE, world_size=2), "early": lambda: adam(ALIKE, world_size=2, early=True),
+            "lr": lambda: adam(ALIKE, world_size=2, lr=LR),
+            "rescale_grad": lambda: changed(adam(ALIKE, world_size=2), "b.w", rescale_grad=0.125),
+            "average": lambda: changed(adam(ALIKE, world_size=2), "b.w@GRAD", scale=0.25),
+            "power": lambda: changed(adam(ALIKE, early=True), "b.w_beta1_pow_acc_0", scale=0.25),
+            "in use": lambda: in_use(step_program(ALIKE, "sgd", lr=0.5, world_size=2)),
+            "twice": lambda: twice(step_program(ALIKE, "sgd", lr=0.5)),
+            "copied": lambda: copied(step_program(ALIKE, "sgd", lr=0.5)), "some gated": lambda: gated(adam(ALIKE)),
+            "some early": lambda: partly_early(), "advanced first": lambda: advanced_first(adam(ALIKE, early=True))}
 
 
 def in_use(program: Program) -> Program:

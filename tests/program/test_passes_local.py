@@ -93,12 +93,24 @@ def test_a_checkpoint_of_a_rank_is_that_of_a_plain_step():
     assert params[0][0] == params[0][1] == params[0][2] and params[1][0] != params[1][1]
 
 
-def test_ranks_load_the_same_step():
+@pytest.mark.parametrize(("ranks", "wrong", "message"), [
+    (RANKS, lambda saved: [saved[0], saved[1] | {"steps": 4}, saved[2]], "'steps': expected 3, as rank 0 has, got 4 "),
+    (RANKS, lambda saved: saved[:1] * RANKS, r"'rank': expected \[[12], 3\], this rank .*, got \[0, 3\]"),
+    (2, lambda saved: saved, r"'rank': expected \[[01], 2\], this rank and their number, got \[[01], 3\]"),
+    (RANKS, lambda saved: [saved[0] | {"rank": None}, *saved[1:]], r"'rank': expected \[0, 3\], this rank .* None")])
+def test_a_rank_loads_its_own_checkpoint(ranks, wrong, message):
+    """Of the step that all load; nothing is modified."""
     made = local_steps(program_of(), 2).program
-    saved = [each for _, each in local.run(partial(states_of, made, steps=2), RANKS)]
-    saved[1] = {**saved[1], "steps": 3}
-    with pytest.raises(ValueError, match=r"Bound.load: saved: expected what rank 0 has on all ranks, got another"):
-        local.run(partial(states_of, made, saved=saved), RANKS)
+    saved = wrong([each for _, each in local.run(partial(states_of, made, steps=3), RANKS)])
+
+    def rank(world):
+        bound = cases.stepped(cases.bound_on(local_steps(program_of(ranks), 2).program, world), 1)
+        before = cases.read(bound)
+        with pytest.raises(ValueError, match=rf"^Bound.load: saved: (refused .*: Bound.load: saved: )?{message}"):
+            bound.load(saved[world.rank])
+        assert cases.read(bound) == before
+
+    local.run(rank, ranks)
 
 
 @pytest.mark.parametrize("every", [1, 2, 3])

@@ -97,7 +97,7 @@ PLAIN, AMP = cases.adam(cases.PARAMS[:2], world_size=2), sharding.step(cases.PAR
 FOLDED = passes.fold_averages(cases.adam(world_size=2, rescale_grad=1.0)).program
 OVERFLOWS = "it may overflow float16 where no gradient does, and no gradient check would skip the step"
 NO_AVERAGE = "no average of the same gradients follows, which could come first"
-SHARED = "only all-reduces are narrowed; apply narrow_sums before shard; shard_elements does not take it"
+SHARED = "only all-reduces are narrowed: before shard; for shard_elements use amp_program(reduced='float16')"
 
 
 @pytest.mark.parametrize(("program", "arguments", "reason"), [

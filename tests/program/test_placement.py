@@ -60,12 +60,10 @@ def test_any_program(program, devices, strategy, seed, turns):
 
 
 EVEN = [("a", (6,)), ("b", (6,)), ("c", (3, 2)), ("d", (6,))]  # where a mix-up shows in the values alone
-EXAMPLES = {
-    "even": (lambda: step_program(EVEN, "momentum", **numbers_of("momentum")), 2),
-    "early": (lambda: adam([("w", (8, 3)), ("v", (12,))], early=True), 2),
-    "sparse": (lambda: adam([("w", (8, 3)), ("v", (12,))], sparse=["w"]), 2),
-    "mixed precision": (lambda: adam(PARAMS, config="amp"), 3),
-}
+EXAMPLES = {"even": (lambda: step_program(EVEN, "momentum", **numbers_of("momentum")), 2),
+            "early": (lambda: adam([("w", (8, 3)), ("v", (12,))], early=True), 2),
+            "sparse": (lambda: adam([("w", (8, 3)), ("v", (12,))], sparse=["w"]), 2),
+            "mixed precision": (lambda: adam(PARAMS, config="amp"), 3)}
 
 
 @MADE

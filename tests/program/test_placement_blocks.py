@@ -14,11 +14,9 @@ from refopt.program.blocks import Block, concat, slice_variable, split_by_ref
 from refopt.simt import cuda, observe
 
 # Paddle's test_slice_var and the older default of 1024, with 10 blocks aimed at: sizes of blocks.
-GOLDEN = [
-    ((3, 5), [15], [15]), ((1024,), [1024], [1024]), ((28, 784), [2352] * 9 + [784], [10976] * 2),
-    ((8, 1020), [2040] * 4, [8160]), ((800, 10), [1150] * 6 + [1100], [8000]),
-    ((6, 33, 33, 33), [35937] * 6, [35937] * 6),
-]
+GOLDEN = [((3, 5), [15], [15]), ((1024,), [1024], [1024]), ((28, 784), [2352] * 9 + [784], [10976] * 2),
+          ((8, 1020), [2040] * 4, [8160]), ((800, 10), [1150] * 6 + [1100], [8000]),
+          ((6, 33, 33, 33), [35937] * 6, [35937] * 6)]
 CASES = [(shape, least, sizes) for shape, *both in GOLDEN for least, sizes in zip((1024, 8192), both, strict=True)]
 
 

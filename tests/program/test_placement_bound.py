@@ -22,13 +22,11 @@ from refopt.simt import observe
 from refopt.simt.base import streams
 
 SMALL = [("w", (4, 2)), ("v", (6,)), ("u", (3,))]
-PROGRAMS = {
-    "adam": lambda: adam(), "amp": lambda: adam(config="amp", early=True),
-    "merged": lambda: everything("merged")(adam(config="amp")).program,
-    "flat": lambda: everything("flat", grouping="by_count", count=2)(adam()).program,
-    "lamb": lambda: step_program(SMALL, "lamb", **numbers_of("lamb")),
-    "nothing": lambda: step_program([], "sgd", lr=0.5),
-}
+PROGRAMS = {"adam": lambda: adam(), "amp": lambda: adam(config="amp", early=True),
+            "merged": lambda: everything("merged")(adam(config="amp")).program,
+            "flat": lambda: everything("flat", grouping="by_count", count=2)(adam()).program,
+            "lamb": lambda: step_program(SMALL, "lamb", **numbers_of("lamb")),
+            "nothing": lambda: step_program([], "sgd", lr=0.5)}
 PLAN = placement.on_streams(adam(SMALL))
 TICK = 2e-6  # seconds; events on a GPU are as exact
 
@@ -153,10 +151,8 @@ class LateEvent:
             self.late.queues[stream].append(("wait", (self, self.times)))
 
 
-LATE = {
-    "two streams": lambda: beside(adam()),
-    "offload": lambda: passes.offload(everything("merged")(adam()).program, nbytes=1024, ring=2).program,
-}
+LATE = {"two streams": lambda: beside(adam()),
+        "offload": lambda: passes.offload(everything("merged")(adam()).program, nbytes=1024, ring=2).program}
 
 
 def run_late(monkeypatch, program, seed, steps=3):

@@ -38,11 +38,9 @@ def test_variables_of_a_step():
     program = adam(PARAMS[:1], config="amp", lr=np.float32(0.5))
     assert {type(value) for value in program.main[-1].attrs.values()} <= {float, int, str, bool}
     assert [(var.name, var.dtype, var.persistable, var.initial) for var in program.vars.values()] == [
-        ("a.w", "float16", True, None), ("a.w@GRAD", "float16", False, None),
-        ("a.w_moment1_0", "float32", True, 0.0), ("a.w_moment2_0", "float32", True, 0.0),
-        ("a.w_beta1_pow_acc_0", "float32", True, 0.7), ("a.w_beta2_pow_acc_0", "float32", True, 0.8),
-        ("a.w_fp32_master_0", "float32", True, "a.w"),
-    ]
+        ("a.w", "float16", True, None), ("a.w@GRAD", "float16", False, None), ("a.w_moment1_0", "float32", True, 0.0),
+        ("a.w_moment2_0", "float32", True, 0.0), ("a.w_beta1_pow_acc_0", "float32", True, 0.7),
+        ("a.w_beta2_pow_acc_0", "float32", True, 0.8), ("a.w_fp32_master_0", "float32", True, "a.w")]
 
 
 @pytest.mark.parametrize(("options", "error", "message"), [
@@ -89,11 +87,9 @@ def test_names_that_collide(names, got):
 
 def test_ops_and_programs_do_not_change():
     program = adam(PARAMS[:1])
-    for change in (
-        lambda: setattr(program, "main", ()), lambda: program.vars.update({}),
-        lambda: setattr(program.main[0], "role", ""),
-        lambda: program.main[0].attrs.update({}), lambda: program.main[0].inputs.clear(),
-    ):
+    for change in (lambda: setattr(program, "main", ()), lambda: program.vars.update({}),
+                   lambda: setattr(program.main[0], "role", ""), lambda: program.main[0].attrs.update({}),
+                   lambda: program.main[0].inputs.clear()):
         with pytest.raises(AttributeError):
             change()
     assert program.replace() == program and hash(program.replace()) == hash(program)
@@ -326,11 +322,9 @@ def test_scatter_adds_are_of_a_sparse_variable_into_a_dense_one(x_sparse, y_spar
 
 
 def test_ops_are_called_by_what_they_are_about():
-    for op, expected in (
-        (Op("scale", {"x": ("a",)}, {"out": ("b",)}), "scale of 'b'"),
-        (Op("adam", {"grads": ("g",)}, {"params": ("p",), "moment1": ("m",)}), "adam of 'p'"),
-        (Op("send", {"x": ("a",)}, {}), "send of 'a'"),
-        (Op("odd", {"x": ("a",)}, {"made": ("b",)}), "odd of 'b'"),
-        (Op("barrier", {}, {}), "barrier"),
-    ):
+    for op, expected in ((Op("scale", {"x": ("a",)}, {"out": ("b",)}), "scale of 'b'"),
+                         (Op("adam", {"grads": ("g",)}, {"params": ("p",), "moment1": ("m",)}), "adam of 'p'"),
+                         (Op("send", {"x": ("a",)}, {}), "send of 'a'"),
+                         (Op("odd", {"x": ("a",)}, {"made": ("b",)}), "odd of 'b'"),
+                         (Op("barrier", {}, {}), "barrier")):
         assert passes.dependencies.title(op) == expected

@@ -151,9 +151,7 @@ def test_nothing_to_do():
     assert passes.shard(over, 0, 2, axis="mp").reasons == ("no gradient is reduced along 'mp'",)
 
 
-@pytest.mark.parametrize(("axes", "got"), [
-    ({"dp": 4}, "None, among the axes dp"), ({"dp": 1, "shard": 4}, "one of 4"),
-])
+@pytest.mark.parametrize(("axes", "got"), [({"dp": 4}, "None, among the axes dp"), ({"dp": 1, "shard": 4}, "one of 4")])
 def test_a_mesh_of_another_shape(axes, got):
     program = passes.over_axes(step_program(PARAMS, "adam", lr=0.5, world_size=4), {"shard": 2, "dp": 2}).program
     expected = "bind: comm: expected a communicator of 2 ranks along 'shard', as all_reduce needs"

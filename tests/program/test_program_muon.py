@@ -111,7 +111,7 @@ def test_a_piece_is_of_as_many_matrices_as_are_worth_while(servers, least, rows)
 
 
 REFUSED = {
-    "params[0]: expected a matrix, got shape (6,), which merged_adamw takes": ([("w", (6,))], {}),
+    "params[0]: expected a matrix, got shape (6,), which merged_adamw takes (params[0] is 'w')": ([("w", (6,))], {}),
     "blocks: expected a list of Blocks, got int": ([("w", (4, 2))], {"blocks": 3}),
     "coefficients: expected a triple for each of 5 iterations, got 1": ([("w", (4, 2))], {"coefficients": [(1, 2, 3)]}),
     "restarts: expected one after at most 2 iterations in bfloat16": ([("w", (4, 2))], {"restarts": (3,)}),

@@ -70,10 +70,8 @@ def test_ranks_agree_on_batches():
     apart, made = (in_buckets(program, rule="greedy", batched=batched) for batched in (False, True))
     other = [op.replace(attrs={**op.attrs, "roots": (1, 0)}) if op.type == "batch" else op for op in made[1].main]
     batch = "main reduce root 0 of a@GRAD: float32 (4,), 1 of 2 in a batch"
-    for wrong, got in (
-        (apart[1], "main reduce root 1 of b@GRAD: float32 (4,)\n"),
-        (made[1].replace(main=other), "main reduce root 1 of a@GRAD: float32 (4,), 1 of 2 in a batch"),
-    ):
+    for wrong, got in ((apart[1], "main reduce root 1 of b@GRAD: float32 (4,)\n"),
+                       (made[1].replace(main=other), "main reduce root 1 of a@GRAD: float32 (4,), 1 of 2 in a batch")):
         with pytest.raises(CommError, match=re.escape(f"rank 0 has {batch}, rank 1 has {got}")):
             local.run(lambda world, wrong=wrong: bound_on([made[0], wrong][world.rank], world), 2)
 
@@ -86,10 +84,8 @@ def test_ranks_agree_on_batches():
 def test_others_find_nothing_to_do_after_it(program, rule, limit):
     one = passes.batch_owners(in_buckets(program, rule, limit)[-1]).program
     one.check()
-    for apply in (
-        partial(passes.fuse_reduces, limit=limit), partial(passes.fuse_broadcasts, limit=limit / 2),
-        partial(passes.fuse_optimizer, form="merged", per_buffer=True),
-    ):
+    for apply in (partial(passes.fuse_reduces, limit=limit), partial(passes.fuse_broadcasts, limit=limit / 2),
+                  partial(passes.fuse_optimizer, form="merged", per_buffer=True)):
         assert apply(one).program == one or not one.counts().get("batch"), "comes after them"
 
 

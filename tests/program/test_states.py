@@ -176,7 +176,7 @@ LACKING = "Bound.load: saved: 'params': 'a.b': expected an entry, got none"
 
 @pytest.mark.parametrize(("place", "value", "messages"), [
     (("params", "a.b"), GONE, [f"refused by rank 1: {LACKING}", f"^{LACKING}"]),
-    (("params", "b.w"), lambda old: old + 1, [ANOTHER] * 2), (("steps",), 5, [ANOTHER] * 2),
+    (("params", "b.w"), lambda old: old + 1, [ANOTHER] * 2), (("steps",), 5, ["'steps': expected 2, as rank 0"] * 2),
     (("numbers", "lr"), 0.5, [ANOTHER] * 2),
 ], ids=["lacking", "values", "steps", "numbers"])
 def test_what_one_rank_brings_beside_another(place, value, messages):

@@ -22,18 +22,10 @@ from .stand_ins import noting
 
 NAME, HERE = "merged_adam", "refopt.gpu.elementwise"
 
-FP32 = ("float32", "float32", "float32")
-AMP = ("float16", "float16", "float32", "float32")
-
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
     return noting(tmp_path / "kernels", monkeypatch)
-
-
-def noted(machine, case, form):
-    PlacedCase(machine, case).plan(form, **step_of(case.routine))
-    return notes.read(machine.folder)
 
 
 CASES = [*((routine, form) for routine in ROUTINES.values() for form in routine.forms)]
@@ -42,9 +34,10 @@ CASES = [*((routine, form) for routine in ROUTINES.values() for form in routine.
 @pytest.mark.parametrize(("routine", "form"), CASES, ids=lambda x: getattr(x, "name", x))
 def test_every_kernel_can_be_made_again_from_its_note(machine, routine, form):
     """The factory gives the very kernel that was noted."""
-    for dtypes in (FP32, AMP):
+    for dtypes in (("float32",) * 3, ("float16", "float16", "float32", "float32")):
         case = build.make(routine, [5], dtypes) if routine.name != "lars_momentum" else make([5], dtypes)
-        found = noted(machine, case, form)
+        PlacedCase(machine, case).plan(form, **step_of(case.routine))
+        found = notes.read(machine.folder)
         assert found and all(note["made_by"] for note in found)
         for note in found:
             kernel, signature = notes.rebuilt(json.loads(json.dumps(note)))
@@ -71,9 +64,7 @@ def test_kernels_around_a_step_can_be_made_again(machine):
 
 def test_a_kernel_is_noted_when_it_is_compiled_for_a_gpu(tmp_path, monkeypatch):
     """And by nothing else: not without the variable, not a second time."""
-
-    code = Linked("entry", b"cubin")
-    one, machine = kernels.kernel()(lambda x: None), gpu.device("executor").properties
+    code, machine, one = Linked("entry", b"cubin"), gpu.device("executor").properties, kernels.kernel()(lambda x: None)
     monkeypatch.setattr(kernels.Kernel, "_kept_or_compiled", lambda *_: code)
     monkeypatch.delenv("REFOPT_KERNELS", raising=False)
     one.linked(("float32[1]",), machine)
@@ -101,6 +92,14 @@ def note_of(name):
     return {"module": HERE, "name": f"merged_{name}", "made_by": "merged_update",
             "args": [{"routine": name}, dtypes, choices, "float32"],
             "signature": ["int64[2]", "int64[2]", "float32[2]", "float32[3]", *["int64"] * 4]}
+
+
+@pytest.mark.parametrize(("types", "why"), [([], "TypeError: Signature mismatch"), (["float32"], "TypingError: ")])
+def test_a_kernel_that_takes_other_arguments_is_not_made(types, why):
+    """Its record must be made again."""
+    note = note_of("adam")
+    made = records.ptx_digest(note | {"signature": [*types, *note["signature"][1:]]})
+    assert made.startswith(f"none: it no longer compiles for these arguments: {why}")
 
 
 PTX = """//
@@ -152,8 +151,8 @@ def test_sources_are_those_a_benchmark_imports():
     names = {path.name for path in record.closure("benchmarks.lars")}
     assert names >= {"lars.py", "measure.py", "tensors.py", "peers_lars.py", "plans.py"}
     assert not names & {"record.py", "optimizers.py", "readme.py", "run.py"}
-    kernels = {path.name for path in record.closure("refopt.gpu.norms")}
-    assert kernels >= {"lamb.py", "radam.py", "vectors.py", "tiles.py", "reduce.py", "target.py"}
+    needed = {"lamb.py", "radam.py", "vectors.py", "tiles.py", "reduce.py", "target.py"}
+    assert {path.name for path in record.closure("refopt.gpu.norms")} >= needed
 
 
 # Staleness.

@@ -14,18 +14,15 @@ from .stand_ins import recorded, tool
 
 WARPS, TRANSPOSED = THREADS // 32, HEIGHT * WIDTH // 32
 # By hand: sectors of all loads and stores of global memory; conflicts of all accesses to shared memory.
-EXPECTED = {"copy": (4 * WARPS, 4 * WARPS, 0),
-            "copy of bytes": (WARPS, WARPS, 0),
+EXPECTED = {"copy": (4 * WARPS, 4 * WARPS, 0), "copy of bytes": (WARPS, WARPS, 0),
             "copy of complex numbers": (2 * 8 * WARPS, 2 * 8 * WARPS, 0),
-            "misaligned by one": (5 * WARPS, 4 * WARPS, 0),
-            "stride 32": (32 * WARPS, 4 * WARPS, 0), "one element for a warp": (WARPS, 4 * WARPS, 0),
-            "vectors of 16 bytes": (16 * WARPS, 16 * WARPS, 0), "array of structures": (4 * 16 * WARPS, 4 * WARPS, 0),
-            "structure of arrays": (4 * 4 * WARPS, 4 * WARPS, 0),
+            "misaligned by one": (5 * WARPS, 4 * WARPS, 0), "stride 32": (32 * WARPS, 4 * WARPS, 0),
+            "one element for a warp": (WARPS, 4 * WARPS, 0), "vectors of 16 bytes": (16 * WARPS, 16 * WARPS, 0),
+            "array of structures": (4 * 16 * WARPS, 4 * WARPS, 0), "structure of arrays": (4 * 4 * WARPS, 4 * WARPS, 0),
             "transpose, naive": (4 * TRANSPOSED, 32 * TRANSPOSED, 0),
             "transpose, tiled": (4 * TRANSPOSED, 4 * TRANSPOSED, 31 * TRANSPOSED),
             "transpose, tiled and padded": (4 * TRANSPOSED, 4 * TRANSPOSED, 0),
-            "shared, stride 2": (4 * WARPS, 4 * WARPS, WARPS),
-            "shared doubles": (8 * WARPS, 8 * WARPS, 0),
+            "shared, stride 2": (4 * WARPS, 4 * WARPS, WARPS), "shared doubles": (8 * WARPS, 8 * WARPS, 0),
             "shared doubles, stride 16": (8 * WARPS, 8 * WARPS, 2 * 7 * WARPS)}
 
 

@@ -70,22 +70,21 @@ READ = {
 NO_MEMORY = "expected a tensor with memory of its own, got a "
 DENSE = "expected a dense tensor, got "
 FLOATS = "expected one of float16, bfloat16, float32, float64, got "
-REFUSED = {
-    "two": (two, NO_MEMORY + "TwoTensor on cpu without"), "fake": (fake, NO_MEMORY + "FakeTensor on cpu without"),
-    "wrapper": (lambda: Wrapper(numbers()), NO_MEMORY + "Wrapper on cpu without"),
-    "empty wrapper": (lambda: Wrapper(torch.ones(0)), NO_MEMORY + "Wrapper on cpu without"),
-    "masked": (masked, NO_MEMORY + "MaskedTensor on cpu without"),
-    "torchao": (of_torchao, NO_MEMORY + "OptimState8bit on cpu without"),
-    "functional": (lambda: torch._to_functional_tensor(numbers()), NO_MEMORY),
-    "meta": (lambda: numbers().to("meta"), NO_MEMORY + "Tensor on meta without"),
-    "sparse": (lambda: numbers().to_sparse(), DENSE + "torch.sparse_coo"),
-    "rows": (lambda: numbers().to_sparse_csr(), DENSE + "torch.sparse_csr"),
-    "mkldnn": (lambda: numbers().to_mkldnn(), DENSE + "torch._mkldnn"),
-    "nested": (lambda: nested(torch.strided), DENSE + "a nested one"),
-    "jagged": (lambda: nested(torch.jagged), DENSE + "a nested one"),
-    "conjugate": (lambda: numbers().cfloat().conj(), FLOATS + "complex64"),
-    "quantized": (lambda: torch.quantize_per_tensor(numbers(), 0.1, 0, torch.qint8), FLOATS + "qint8"),
-}
+REFUSED = {"two": (two, NO_MEMORY + "TwoTensor on cpu without"),
+           "fake": (fake, NO_MEMORY + "FakeTensor on cpu without"),
+           "wrapper": (lambda: Wrapper(numbers()), NO_MEMORY + "Wrapper on cpu without"),
+           "empty wrapper": (lambda: Wrapper(torch.ones(0)), NO_MEMORY + "Wrapper on cpu without"),
+           "masked": (masked, NO_MEMORY + "MaskedTensor on cpu without"),
+           "torchao": (of_torchao, NO_MEMORY + "OptimState8bit on cpu without"),
+           "functional": (lambda: torch._to_functional_tensor(numbers()), NO_MEMORY),
+           "meta": (lambda: numbers().to("meta"), NO_MEMORY + "Tensor on meta without"),
+           "sparse": (lambda: numbers().to_sparse(), DENSE + "torch.sparse_coo"),
+           "rows": (lambda: numbers().to_sparse_csr(), DENSE + "torch.sparse_csr"),
+           "mkldnn": (lambda: numbers().to_mkldnn(), DENSE + "torch._mkldnn"),
+           "nested": (lambda: nested(torch.strided), DENSE + "a nested one"),
+           "jagged": (lambda: nested(torch.jagged), DENSE + "a nested one"),
+           "conjugate": (lambda: numbers().cfloat().conj(), FLOATS + "complex64"),
+           "quantized": (lambda: torch.quantize_per_tensor(numbers(), 0.1, 0, torch.qint8), FLOATS + "qint8")}
 # PyTorch refuses the others itself.
 GRADIENTS = "two", "fake", "wrapper", "empty wrapper", "masked", "torchao", "functional", "sparse"
 each_refused = pytest.mark.parametrize("kind", REFUSED)

@@ -47,20 +47,17 @@ def assigned(p, x):
     assert module.p is not p
 
 
-REPLACED = {
-    "same size": lambda p: put(p, p.data * 2),
-    "smaller": lambda p: put(p, p.data[:2].clone()),
-    "larger": lambda p: put(p, torch.cat([p.data, p.data])),
-    "another shape": lambda p: put(p, p.data.reshape(4, 3).clone()),
-    "other strides": lambda p: put(p, p.data.t().contiguous().t()),
-    "within another": lambda p: put(p, torch.cat([p.data, p.data])[3:]),
-    "swap_tensors": lambda p: exchanged(p, p.detach() * 2),
-    "swap_tensors, larger": lambda p: exchanged(p, torch.cat([p.detach(), p.detach()])),
-    "set_": lambda p: set_to(p, p.detach() * 2),
-    "load_state_dict(assign=True)": lambda p: assigned(p, p.detach() * 2),
-    "an average, and back": lambda p: averaged(p, p.data * 2),
-    "in bfloat16": lambda p: put(p, p.data.to(torch.bfloat16)),
-    "in float64": lambda p: put(p, p.data.double())}
+REPLACED = {"same size": lambda p: put(p, p.data * 2), "smaller": lambda p: put(p, p.data[:2].clone()),
+            "larger": lambda p: put(p, torch.cat([p.data, p.data])),
+            "another shape": lambda p: put(p, p.data.reshape(4, 3).clone()),
+            "other strides": lambda p: put(p, p.data.t().contiguous().t()),
+            "within another": lambda p: put(p, torch.cat([p.data, p.data])[3:]),
+            "swap_tensors": lambda p: exchanged(p, p.detach() * 2),
+            "swap_tensors, larger": lambda p: exchanged(p, torch.cat([p.detach(), p.detach()])),
+            "set_": lambda p: set_to(p, p.detach() * 2),
+            "load_state_dict(assign=True)": lambda p: assigned(p, p.detach() * 2),
+            "an average, and back": lambda p: averaged(p, p.data * 2),
+            "in bfloat16": lambda p: put(p, p.data.to(torch.bfloat16)), "in float64": lambda p: put(p, p.data.double())}
 
 
 def with_a_hook(optimizer, params):

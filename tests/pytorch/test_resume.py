@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from pytorch.subjects import BUSY, LR, all_bits, class_of, each_kind, every_class, torch
-from pytorch.trials import one, parameters, steps
+from pytorch.trials import one, parameters, steps, synchronise
 
 STEPS, STOP = 6, 3
 
@@ -55,11 +55,14 @@ class Run:
         return all_bits(list(self.model.parameters()), self.optimizer)
 
 
-def resumed(make, path, **named):
-    """The bits of a run, and of one that has been stopped, both at the end."""
+def resumed(make, path, kept=None, **named):
+    """The bits of a run, and of one that has been stopped, both at the end; which options of groups the file has."""
     whole, first = Run(make, **named), Run(make, **named)
     whole_loss = whole.train(STEPS)
     first.train(STOP)
+    if kept:
+        first.optimizer.register_state_dict_post_hook(lambda _, saved: saved | {"param_groups": [
+            {name: x for name, x in group.items() if name in kept} for group in saved["param_groups"]]})
     first.save(path)
     random.seed(0)
     second = Run(make, **named)
@@ -71,10 +74,26 @@ def resumed(make, path, **named):
 
 
 @every_class
-def test_it_goes_on(name, tmp_path):
-    """By way of ``torch.save``, and ``torch.load`` of tensors and plain objects alone."""
-    whole, second = resumed(lambda groups: class_of(name)(groups, lr=LR, **BUSY[name]), tmp_path / "run.pt")
+@pytest.mark.parametrize("kept", [None, ("params", "lr", "initial_lr")])
+def test_it_goes_on(name, kept, tmp_path):
+    """By way of ``torch.save``, and ``torch.load`` of tensors and plain objects alone. Options that are not in the file
+    are the optimizer's own, as those that another class lacks.
+    """
+    whole, second = resumed(lambda groups: class_of(name)(groups, lr=LR, **BUSY[name]), tmp_path / "run.pt", kept)
     assert whole == second
+
+
+def test_sparse_adam_goes_on_as_adam():
+    """Whose groups have options that its file lacks."""
+    params, others = parameters(((3, 2),)), parameters(((3, 2),))
+    optimizer, peer = class_of("Adam")(params, lr=1.0, sparse="rows"), torch.optim.SparseAdam(others, lr=LR)
+    rows = torch.sparse_coo_tensor([[0, 2]], torch.ones(2, 2), (3, 2), check_invariants=True)
+    params[0].grad = others[0].grad = rows
+    peer.step()
+    synchronise(optimizer, params, peer, others)
+    for each in (optimizer, peer):
+        each.step()
+    assert torch.allclose(*params, *others, rtol=1e-6) and optimizer.param_groups[0]["weight_decay"] == 0
 
 
 @each_kind

@@ -12,14 +12,13 @@ CUBE = np.arange(24).reshape(2, 3, 4)
 ORDERS = {
     "C": CUBE, "F": np.asfortranarray(CUBE), "neither": CUBE.transpose(1, 0, 2), "one axis": np.arange(3.0),
     "no axis": np.array(3, np.float32), "no elements": np.zeros((0, 4), np.int8), "halves": np.ones((1, 2), np.float16)}
-VIEWS = {
-    "reversed": lambda x: x.T, "transposed": lambda x: x.transpose(), "axes": lambda x: x.transpose((2, 0, 1)),
-    "reshaped": lambda x: x.reshape(6, 4), "reshaped to a shape": lambda x: x.reshape((3, 8)),
-    "reshaped in Fortran's order": lambda x: x.reshape(6, 4, order="F"), "ravelled": lambda x: x.ravel(),
-    "ravelled in Fortran's order": lambda x: x.ravel("F"), "squeezed": lambda x: x[:, 1:2, :1].squeeze(),
-    "squeezed at an axis": lambda x: x[:, 1:2, :1].squeeze(2), "sliced": lambda x: x[1:, ::2, 1:3],
-    "backwards": lambda x: x[:, ::-1, ::-2], "indexed": lambda x: x[1, :, 2], "new axis": lambda x: x[:, None, 0],
-    "other type": lambda x: x[..., :2].view(np.float64)}
+VIEWS = {"reversed": lambda x: x.T, "transposed": lambda x: x.transpose(), "axes": lambda x: x.transpose((2, 0, 1)),
+         "reshaped": lambda x: x.reshape(6, 4), "reshaped to a shape": lambda x: x.reshape((3, 8)),
+         "reshaped in Fortran's order": lambda x: x.reshape(6, 4, order="F"), "ravelled": lambda x: x.ravel(),
+         "ravelled in Fortran's order": lambda x: x.ravel("F"), "squeezed": lambda x: x[:, 1:2, :1].squeeze(),
+         "squeezed at an axis": lambda x: x[:, 1:2, :1].squeeze(2), "sliced": lambda x: x[1:, ::2, 1:3],
+         "backwards": lambda x: x[:, ::-1, ::-2], "indexed": lambda x: x[1, :, 2], "new axis": lambda x: x[:, None, 0],
+         "other type": lambda x: x[..., :2].view(np.float64)}
 
 
 def attributes(x):

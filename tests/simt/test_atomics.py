@@ -41,11 +41,9 @@ def test_integer_operations(old, value):
         return (x + 2**31) % 2**32 - 2**31
 
     atomic = cuda.atomic
-    for operation, expected in (
-        (atomic.add, wrapped(old + value)), (atomic.sub, wrapped(old - value)), (atomic.max, max(old, value)),
-        (atomic.min, min(old, value)), (atomic.exch, value), (atomic.and_, old & value), (atomic.or_, old | value),
-        (atomic.xor, old ^ value),
-    ):
+    for operation, expected in ((atomic.add, wrapped(old + value)), (atomic.sub, wrapped(old - value)),
+                                (atomic.max, max(old, value)), (atomic.min, min(old, value)), (atomic.exch, value),
+                                (atomic.and_, old & value), (atomic.or_, old | value), (atomic.xor, old ^ value)):
         assert once(operation, old, value) == [old, expected]
     assert once(atomic.cas, old, old, value) == [old, value]
     assert once(atomic.cas, old, wrapped(old + 1), value) == [old, old]

@@ -10,11 +10,10 @@ from refopt import simt
 from refopt.simt import cuda
 
 N = 8
-POINT = np.dtype([
-    ("x", np.float32), ("y", np.int32), ("size", np.int64), ("item", np.int8), ("_p", np.uint16),
-    ("v", np.float32, (3,)), ("at", [("a", np.int16), ("T", np.float64)]), ("many", [("b", np.int8)], (2,)),
-    ("data", np.float64), ("base", np.int32), ("put", np.int16),
-], align=True)
+POINT = np.dtype([("x", np.float32), ("y", np.int32), ("size", np.int64), ("item", np.int8), ("_p", np.uint16),
+                  ("v", np.float32, (3,)), ("at", [("a", np.int16), ("T", np.float64)]),
+                  ("many", [("b", np.int8)], (2,)), ("data", np.float64), ("base", np.int32),
+                  ("put", np.int16)], align=True)
 PLACES = [  # of element k, in every notation that Numba has
     "r.x[k]", "r['x'][k]", "r[k].x", "r[k]['x']", "r[k].size", "r['size'][k]", "r[k].item", "r._p[k]", "r[:].x[k]",
     "r.x[:][k]", "r['y'][k:][0]", "r[k:][0].y", "r.x[::-1][k]", "r.T.y[k]", "r[k].v[1]", "r[k]['v'][1]", "r.v[k, 1]",
@@ -70,11 +69,9 @@ def test_a_field_of_a_constant(of):
 @pytest.mark.parametrize("place", PLACES)
 def test_a_defect_at_a_field(place):
     """A race, an element out of bounds, and one that nobody has written."""
-    for error, lines, make in (
-        (simt.DataRace, ["k = 1 + k % 1", f"{place} = cuda.grid(1)"], records),
-        (simt.OutOfBounds, ["k += 1", f"out[k - 1] = {place}"], records),
-        (simt.UninitializedRead, [f"out[k] = {place}"], unwritten),
-    ):
+    for error, lines, make in ((simt.DataRace, ["k = 1 + k % 1", f"{place} = cuda.grid(1)"], records),
+                               (simt.OutOfBounds, ["k += 1", f"out[k - 1] = {place}"], records),
+                               (simt.UninitializedRead, [f"out[k] = {place}"], unwritten)):
         with pytest.raises(error) as caught, simt.observe(watch=True):
             kernel(*lines)(make(), np.zeros(N))
         assert caught.value.array == "given"

@@ -88,10 +88,8 @@ def check():
     scale, odd = gpu.to_device(np.array([8], np.float32)), normal(40)
     odd[7] = np.inf
     clipped = [gpu.to_device(normal(n)) for n in (3, 700, 9000)]
-    checks = [
-        gpu.gradient_check(clipped, loss_scale=scale, max_norm=1.0),
-        gpu.gradient_check([gpu.to_device(odd)], loss_scale=scale),
-    ]
+    checks = [gpu.gradient_check(clipped, loss_scale=scale, max_norm=1.0),
+              gpu.gradient_check([gpu.to_device(odd)], loss_scale=scale)]
     for each in checks:
         each()
     steps = [gpu.to_device(np.ones(1, np.int32)) for _ in range(2)]

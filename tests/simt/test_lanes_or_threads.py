@@ -117,11 +117,9 @@ def test_few_threads_and_observed_launches_run_by_threads():
         simt.how(kernel, ints)
 
 
-@pytest.mark.parametrize(("launch", "args"), [
-    (cuda.jit(swaps)[4, 64], ()), (cuda.jit(swaps)[4, 64], (np.zeros(4), 1)),
-    (cuda.jit(swaps, launch_bounds=128)[4, 256], (np.zeros(4),)),
-    (cuda.jit("void(int32[:])")(swaps)[4, 64], (np.zeros(4),)),
-])
+@pytest.mark.parametrize(("launch", "args"), [(cuda.jit(swaps)[4, 64], ()), (cuda.jit(swaps)[4, 64], (np.zeros(4), 1)),
+                                              (cuda.jit(swaps, launch_bounds=128)[4, 256], (np.zeros(4),)),
+                                              (cuda.jit("void(int32[:])")(swaps)[4, 64], (np.zeros(4),))])
 def test_what_a_launch_refuses_how_refuses(launch, args):
     said = []
     for ask in (launch, lambda *args: simt.how(launch, *args)):

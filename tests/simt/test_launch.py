@@ -79,10 +79,8 @@ def test_decorator_spellings():
     def body(x):
         x[0] = plus_one(x[0])
 
-    for kernel in (
-        cuda.jit(body), cuda.jit(fastmath=False)(body), cuda.jit(body, lto=False), cuda.jit("void(float32[:])")(body),
-        cuda.jit()(body),
-    ):
+    for kernel in (cuda.jit(body), cuda.jit(fastmath=False)(body), cuda.jit(body, lto=False),
+                   cuda.jit("void(float32[:])")(body), cuda.jit()(body)):
         x = np.zeros(1, np.float32)
         kernel[1, 1](x)
         assert x[0] == 1 and kernel.py_func is body and kernel.__name__ == "body"

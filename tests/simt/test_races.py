@@ -366,10 +366,8 @@ def test_the_report_names_both_accesses():
     assert (error.block, error.thread) == ((0, 0, 0), (3, 0, 0))
     assert (error.first.line, error.first.thread) == (first_line + 4, (1, 0, 0))
     assert error.second.via == f"{__file__}:{first_line + 2}"
-    for words in (
-        "[1, 2], byte 24 of velocity (shape (2, 4), float32", "read in kernel body", "write",
-        f"{__file__}:{first_line + 4}", "thread (1, 0, 0)", "thread (3, 0, 0)",
-    ):
+    for words in ("[1, 2], byte 24 of velocity (shape (2, 4), float32", "read in kernel body", "write",
+                  f"{__file__}:{first_line + 4}", "thread (1, 0, 0)", "thread (3, 0, 0)"):
         assert words in str(error)
 
 

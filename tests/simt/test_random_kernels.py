@@ -17,11 +17,9 @@ H200 = record.load()
 LENIENT = "float-range", "int32-overflow", "zero-division"  # rules that the kernels break on purpose
 
 # Seeds for which the executor leaves other bits, by the reason.
-DIFFERENT = {
-    "undefined: a float beyond the range of the integer that it is converted to": [215, 364, 381],
-    "undefined: signed overflow, of a sum that is compared": [60, 198],
-    "undefined: signed overflow, of abs(int16 -32768)": [23, 383],
-}
+DIFFERENT = {"undefined: a float beyond the range of the integer that it is converted to": [215, 364, 381],
+             "undefined: signed overflow, of a sum that is compared": [60, 198],
+             "undefined: signed overflow, of abs(int16 -32768)": [23, 383]}
 EXPECTED = {seed: "differs" for seeds in DIFFERENT.values() for seed in seeds}
 
 

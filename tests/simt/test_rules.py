@@ -141,16 +141,15 @@ def int32_overflow(x, y):
     y[cuda.threadIdx.x] += 1
 
 
-KERNELS = {
-    "acquire": acquire, "both-fences": fence_of_another, "early-return": early_return,
-    "negative-index": negative_index, "negative-index, slice": negative_bound,
-    "same-value": same_value, "shuffle-lanes": shuffle_lanes, "shuffle-lanes, index": index_by_shuffle,
-    "shuffle-lanes, vote": vote_on_shuffle, "shuffle-sites": shuffle_sites, "shuffle-sites, vote": vote_sites,
-    "skipped-barrier": skipped_barrier, "skipped-barrier, branch": skipped_last_branch, "uninitialized": uninitialized,
-    "warp-order": warp_order, "zero-division": zero_division, "int32-overflow": int32_overflow,
-    "float-range": float_range, "float-range, NaN": float_range_nan,
-    "float-range, stored": float_range_stored, "signed-overflow": signed_overflow,
-    "signed-overflow, abs": signed_overflow_of_abs}
+KERNELS = {"acquire": acquire, "both-fences": fence_of_another, "early-return": early_return,
+           "negative-index": negative_index, "negative-index, slice": negative_bound, "same-value": same_value,
+           "shuffle-lanes": shuffle_lanes, "shuffle-lanes, index": index_by_shuffle,
+           "shuffle-lanes, vote": vote_on_shuffle, "shuffle-sites": shuffle_sites, "shuffle-sites, vote": vote_sites,
+           "skipped-barrier": skipped_barrier, "skipped-barrier, branch": skipped_last_branch,
+           "uninitialized": uninitialized, "warp-order": warp_order, "zero-division": zero_division,
+           "int32-overflow": int32_overflow, "float-range": float_range, "float-range, NaN": float_range_nan,
+           "float-range, stored": float_range_stored, "signed-overflow": signed_overflow,
+           "signed-overflow, abs": signed_overflow_of_abs}
 ELSEWHERE = {"host-access", "partly-written-copy", "shared-types", "unwritten-copy"}  # and test_values.py
 
 

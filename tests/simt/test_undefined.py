@@ -35,17 +35,16 @@ def count(v, o):
     return v
 
 
-USES = {
-    "add": lambda v, o: v + o, "quotient": lambda v, o: o // 3, "shift": lambda v, o: int(o) << 1,
-    "greatest": lambda v, o: max(v, o), "least": lambda v, o: min(o, v), "greater by a branch": greater_by_a_branch,
-    "lesser by an expression": lambda v, o: o if o < v else v, "root": lambda v, o: math.sqrt(o),
-    "absolute": lambda v, o: abs(o), "single": lambda v, o: np.float32(o), "real": lambda v, o: float(o),
-    "part": lambda v, o: complex(o, 1).real, "digits": lambda v, o: divmod(o, 3)[0],
-    "selected": lambda v, o: cuda.selp(o > v, o, v), "bits": lambda v, o: cuda.popc(int(o)),
-    "fused": lambda v, o: cuda.fma(float(o), 2.0, 1.0), "maximum": lambda v, o: np.maximum(v, o),
-    "half": lambda v, o: cuda.fp16.hmax(np.float16(v), np.float16(o)),
-    "shuffled again": lambda v, o: cuda.shfl_sync(LOWER, o, 0),
-    "lane": lambda v, o: cuda.shfl_sync(LOWER, v, int(o) & 7), "summed": summed}
+USES = {"add": lambda v, o: v + o, "quotient": lambda v, o: o // 3, "shift": lambda v, o: int(o) << 1,
+        "greatest": lambda v, o: max(v, o), "least": lambda v, o: min(o, v), "greater by a branch": greater_by_a_branch,
+        "lesser by an expression": lambda v, o: o if o < v else v, "root": lambda v, o: math.sqrt(o),
+        "absolute": lambda v, o: abs(o), "single": lambda v, o: np.float32(o), "real": lambda v, o: float(o),
+        "part": lambda v, o: complex(o, 1).real, "digits": lambda v, o: divmod(o, 3)[0],
+        "selected": lambda v, o: cuda.selp(o > v, o, v), "bits": lambda v, o: cuda.popc(int(o)),
+        "fused": lambda v, o: cuda.fma(float(o), 2.0, 1.0), "maximum": lambda v, o: np.maximum(v, o),
+        "half": lambda v, o: cuda.fp16.hmax(np.float16(v), np.float16(o)),
+        "shuffled again": lambda v, o: cuda.shfl_sync(LOWER, o, 0),
+        "lane": lambda v, o: cuda.shfl_sync(LOWER, v, int(o) & 7), "summed": summed}
 DECIDING = {
     "element": lambda v, o: TABLE[int(o) & 7], "count": count, "vote": lambda v, o: cuda.ballot_sync(LOWER, o > 3),
     "match": lambda v, o: cuda.match_any_sync(LOWER, o),

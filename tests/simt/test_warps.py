@@ -98,10 +98,8 @@ def test_exited_lanes_are_not_waited_for():
         early[1, 32](out)
 
 
-SKIPPED = {
-    "syncwarp": lambda mask: cuda.syncwarp(mask), "shfl": lambda mask: cuda.shfl_down_sync(mask, 1, 1),
-    "ballot": lambda mask: cuda.ballot_sync(mask, True), "match": lambda mask: cuda.match_any_sync(mask, 1),
-}
+SKIPPED = {"syncwarp": lambda mask: cuda.syncwarp(mask), "shfl": lambda mask: cuda.shfl_down_sync(mask, 1, 1),
+           "ballot": lambda mask: cuda.ballot_sync(mask, True), "match": lambda mask: cuda.match_any_sync(mask, 1)}
 
 
 @pytest.mark.parametrize("name", SKIPPED)

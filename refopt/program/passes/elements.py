@@ -30,9 +30,7 @@ from refopt.program.program import Program, expect_program
 NOTHING = "no gradient is reduced separately and updated at once"
 
 
-def shard_elements(
-    program: Program, rank: int, degree: int, limit: float = 32.0, axis: str | None = None
-) -> Result:
+def shard_elements(program: Program, rank: int, degree: int, limit: float = 32.0, axis: str | None = None) -> Result:
     """The program of one rank of several that divide the optimizer among them, element by element.
 
     Gradients are put into buffers, as by `refopt.program.passes.coalesce_gradients`, and so are parameters, with each
@@ -221,6 +219,8 @@ class _Search:
                     if name in each.made or i > self._sums[name][0]:
                         op = program.main[i]
                         if op.type != "check_gradients" and not _of_pairs(op, name, own):
+                            if name in each.made and i < min(self._sums[x][0] for x in each.sources):
+                                return f"{name!r} is narrowed; use amp_program(reduced='float16'), not narrow_sums"
                             return f"{title(op)} needs {name!r} after its reduction"
         return ""
 

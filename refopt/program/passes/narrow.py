@@ -82,13 +82,11 @@ def _checked(program: Program) -> dict[str, int]:
     return {cell: i for i, op in checks for cell in program.cells(op.inputs["x"])}
 
 
-def _why_not(
-    program: Program, members: Sequence[int], dtype: str, average: str, checked: Mapping[str, int]
-) -> str:
+def _why_not(program: Program, members: Sequence[int], dtype: str, average: str, checked: Mapping[str, int]) -> str:
     """Why a sum, and the average before it, stay as they are. Empty if they need not."""
     op, *averages = (program.main[i] for i in members)
     if op.type != "all_reduce":
-        return "only all-reduces are narrowed; apply narrow_sums before shard; shard_elements does not take it"
+        return "only all-reduces are narrowed: before shard; for shard_elements use amp_program(reduced='float16')"
     if "axis" in op.attrs:
         return f"it sums along the axis {op.attrs['axis']!r} of a mesh"
     if average == "before" and not averages:

@@ -277,23 +277,21 @@ def _fused(g, d):
     return f"cuda.fma({', '.join(f'np.{kind}({_float(g, d)})' for _ in range(3))})"
 
 
-FLOAT = (
-    (34, _binary(_float, *SUMS)), (42, _binary(_float, "/")),
-    (45, lambda g, d: f"({_less(g, d)} / {g.pick([_less(g, d), _float(g, d)])})"),
-    (50, lambda g, d: f"({_less(g, d)} {g.pick(['+', '-', '*'])} {_float(g, d)})"),
-    (58, _around(_number, "np.float32({})", "np.float64({})", "np.float32({})")),
-    (62, _around(_float, "(-{})", "(+{})", "(-{})")),
-    (65, lambda g, d: g.pick([f"abs({_float(g, d)})", f"math.fabs({_float(g, d)})"])), (69, _extreme),
-    (74, _around(_number, "math.sqrt({})")), (79, _rounded), (82, _signed),
-    (85, lambda g, d: f"({_float(g, d)} if {_truth(g, d)} else {_number(g, d)})"),
-    (87, lambda g, d: f"({_float(g, d)} ** {g.pick([2, 2, 3, 4, 1, 0])})"), (89, _only(_gpu, _fused)),
-    (91, _only(_gpu, lambda g, d: f"math.fmod({_float(g, d)}, {_float(g, d)})")),
-    (92, _only(_risky, _binary(_float, "%", "//"))),
-    (93, lambda g, d: f"math.ldexp({_float(g, d)}, np.int32({g.integer(1)} & 15))"),
-    (94, lambda g, d: f"math.modf({_float(g, d)})[{g.below(2)}]"), (95, _around(_float, "math.frexp({})[0]")),
-    (98, lambda g, d: g.call("F", d) if g.functions else None), (99, _binary(_float, "and", "or")),
-    (100, _around(_either(Expressions.float, Expressions.integer), "float({})")),
-)
+FLOAT = ((34, _binary(_float, *SUMS)), (42, _binary(_float, "/")),
+         (45, lambda g, d: f"({_less(g, d)} / {g.pick([_less(g, d), _float(g, d)])})"),
+         (50, lambda g, d: f"({_less(g, d)} {g.pick(['+', '-', '*'])} {_float(g, d)})"),
+         (58, _around(_number, "np.float32({})", "np.float64({})", "np.float32({})")),
+         (62, _around(_float, "(-{})", "(+{})", "(-{})")),
+         (65, lambda g, d: g.pick([f"abs({_float(g, d)})", f"math.fabs({_float(g, d)})"])), (69, _extreme),
+         (74, _around(_number, "math.sqrt({})")), (79, _rounded), (82, _signed),
+         (85, lambda g, d: f"({_float(g, d)} if {_truth(g, d)} else {_number(g, d)})"),
+         (87, lambda g, d: f"({_float(g, d)} ** {g.pick([2, 2, 3, 4, 1, 0])})"), (89, _only(_gpu, _fused)),
+         (91, _only(_gpu, lambda g, d: f"math.fmod({_float(g, d)}, {_float(g, d)})")),
+         (92, _only(_risky, _binary(_float, "%", "//"))),
+         (93, lambda g, d: f"math.ldexp({_float(g, d)}, np.int32({g.integer(1)} & 15))"),
+         (94, lambda g, d: f"math.modf({_float(g, d)})[{g.below(2)}]"), (95, _around(_float, "math.frexp({})[0]")),
+         (98, lambda g, d: g.call("F", d) if g.functions else None), (99, _binary(_float, "and", "or")),
+         (100, _around(_either(Expressions.float, Expressions.integer), "float({})")))
 
 
 def _chained(g, d):
@@ -302,13 +300,11 @@ def _chained(g, d):
     return f"({_less(g, d)} {g.pick(COMPARISONS)} {operand(g, d)} {g.pick(COMPARISONS)} {_less(g, d)})"
 
 
-BOOLEAN = (
-    (4, _binary(_less, *COMPARISONS)), (7, _binary(_real, *COMPARISONS)), (8, _chained),
-    (9, _binary(_truth, "and", "or", "&", "|", "^", "==", "!=")),
-    (10, _around(_either(Expressions.boolean, Expressions.integer), "(not {})")),
-    (11, _around(_real, "math.isnan({})", "math.isinf({})", "math.isfinite({})")),
-    (12, _around(_either(Expressions.integer, Expressions.float), "bool({})")),
-)
+BOOLEAN = ((4, _binary(_less, *COMPARISONS)), (7, _binary(_real, *COMPARISONS)), (8, _chained),
+           (9, _binary(_truth, "and", "or", "&", "|", "^", "==", "!=")),
+           (10, _around(_either(Expressions.boolean, Expressions.integer), "(not {})")),
+           (11, _around(_real, "math.isnan({})", "math.isinf({})", "math.isfinite({})")),
+           (12, _around(_either(Expressions.integer, Expressions.float), "bool({})")))
 
 
 def _by_function(names, count):
@@ -321,10 +317,8 @@ def _half_if(g, d):
     return f"({first} if {left} {g.pick(['<', '>', '==', '>=', '!='])} {_half(g, d)} else {_half(g, d)})"
 
 
-HALF = (
-    (5, _binary(_half, "+", "-", "*")), (6, _binary(_half, "/")), (7, _around(_half, "(-{})")),
-    (8, _around(_half, "abs({})")), (9, _by_function(["hfma"], 3)),
-    (11, _by_function(["hmax", "hmin", "hadd", "hsub", "hmul"], 2)),
-    (12, _around(_either(Expressions.float, Expressions.integer), "np.float16({})")),
-    (13, _by_function(["hfloor", "hceil", "htrunc", "hrint", "habs", "hneg", "hsqrt"], 1)), (14, _half_if),
-)
+HALF = ((5, _binary(_half, "+", "-", "*")), (6, _binary(_half, "/")), (7, _around(_half, "(-{})")),
+        (8, _around(_half, "abs({})")), (9, _by_function(["hfma"], 3)),
+        (11, _by_function(["hmax", "hmin", "hadd", "hsub", "hmul"], 2)),
+        (12, _around(_either(Expressions.float, Expressions.integer), "np.float16({})")),
+        (13, _by_function(["hfloor", "hceil", "htrunc", "hrint", "habs", "hneg", "hsqrt"], 1)), (14, _half_if))

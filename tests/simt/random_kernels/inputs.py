@@ -40,10 +40,8 @@ def _integers(dtype, rng):
 def _floats(dtype, rng):
     info = np.finfo(dtype)
     tiny = info.smallest_subnormal
-    limits = np.array([
-        0.0, -0.0, np.inf, -np.inf, np.nan, info.tiny, -info.tiny, tiny, -tiny, tiny * 3, info.max, -info.max,
-        1, -1, 0.5, 1.5, 2.5, -0.5, -1.5, 1 + info.eps, 3, 1e-3, 100,
-    ], dtype)
+    limits = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, info.tiny, -info.tiny, tiny, -tiny, tiny * 3, info.max,
+                       -info.max, 1, -1, 0.5, 1.5, 2.5, -0.5, -1.5, 1 + info.eps, 3, 1e-3, 100], dtype)
     special = limits[rng.integers(0, len(limits), COUNT)]
     normal = (rng.standard_normal(COUNT) * 10.0 ** rng.integers(-2, 4, COUNT)).astype(dtype)
     return np.where(rng.random(COUNT) < 0.35, special, normal).astype(dtype)
