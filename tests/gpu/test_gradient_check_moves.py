@@ -6,7 +6,7 @@ import weakref
 import numpy as np
 import pytest
 
-from gpu.test_move import at
+from gpu.test_move import at, in_int64
 from refopt import cpu, gpu, simt
 from refopt.oracle.exact.cases import assert_same
 from refopt.oracle.exact.placed import Placed
@@ -43,12 +43,16 @@ def moved(check, arrays):
     check.move(at(arrays), arrays)
 
 
+def moved_alone(check, arrays):
+    check.move(in_int64(arrays))
+
+
 def rebound(check, arrays):
     check.rebind(arrays)
 
 
 @pytest.mark.clause("N7")
-@pytest.mark.parametrize("how", [moved, rebound])
+@pytest.mark.parametrize("how", [moved, moved_alone, rebound])
 @pytest.mark.parametrize("shift", [0, 3])
 def test_other_gradients(machine, how, shift):
     first, other = gradients(0), gradients(1)
@@ -70,7 +74,7 @@ def test_gradients_come_and_go(machine, how):
     for absent in ([1], [0, 1, 2, 3], [2], []):
         how(check, without(arrays, absent))
         same(check, machine, without(first, absent))
-    check.move(at(without(arrays, [1, 3])))
+    check.move(in_int64(without(arrays, [1, 3])))
     same(check, machine, without(first, [1, 3]))
     with pytest.raises(TypeError, match=r"^check_gradients: move: arrays: expected the arrays of grads, since"):
         check.move(at(arrays))

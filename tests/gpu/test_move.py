@@ -26,6 +26,10 @@ def at(arrays):
     return [0 if x is None else address(x) for x in arrays]
 
 
+def in_int64(arrays):
+    return np.array(at(arrays), np.int64)
+
+
 def planned(machine, name, form, sizes=SIZES, seed=0, **options):
     """A case of a routine, its arrays on the machine, and a plan with numbers."""
     routine = ROUTINES[name]
@@ -42,28 +46,31 @@ def after(case, grads):
 
 @kinds
 @pytest.mark.parametrize("shift", [0, 3])
-def test_gradients_move(machine, name, form, shift):
+@pytest.mark.parametrize("given", [lambda arrays: (at(arrays), arrays), lambda arrays: (in_int64(arrays),)],
+                         ids=["arrays", "int64"])
+def test_gradients_move(machine, name, form, shift, given):
     """There and back; a shift makes them unaligned, and so takes other tables."""
     case, placed, plan = planned(machine, name, form)
     others = [g + F(1) for g in case.grads]
     moved = [Placed(machine, g, shift).array for g in others]
     now = case
     for grads, arrays in ((case.grads, placed.grads), (others, moved), (others, moved), (case.grads, placed.grads)):
-        plan.move("grads", at(arrays), arrays)
+        plan.move("grads", *given(arrays))
         plan()
         now = after(now, grads)
         assert_same(now.outcome(), placed.outcome(), "move")
 
 
 @kinds
-@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize("given", [lambda arrays: (at(arrays), arrays), lambda arrays: (at(arrays),),
+                                   lambda arrays: (in_int64(arrays),)], ids=["arrays", "list", "int64"])
 def test_gradients_come_and_go(machine, name, form, given):
     """Whether or not the arrays are given beside the addresses."""
     case, placed, plan = planned(machine, name, form, [5, 2049, 300])
     now = case
     for absent in ([], [1], [0, 1, 2], [2], []):
         there = [None if i in absent else g for i, g in enumerate(placed.grads)]
-        plan.move("grads", at(there), there if given else None)
+        plan.move("grads", *given(there))
         plan()
         now = after(now, [None if i in absent else g for i, g in enumerate(case.grads)])
         assert_same(now.outcome(), placed.outcome(), f"without {absent}")
