@@ -104,6 +104,7 @@ class Merged(Grouped):
         self._of_graphs: list[Bucket] = []  # whose plans replays need
         self._given: tuple[Tensor, float] | None = None  # the norm of gradients, and to what the next step clips it
         self._multiplied = False  # whether plans read such a factor
+        self._gated: tuple[bool, ...] = ()
         self._norm: Callable[[], Tensor] | None = None
 
     @property
@@ -121,7 +122,7 @@ class Merged(Grouped):
         before, self._max_norm = self._max_norm, self._checked_norm(max_norm)
         if (self._max_norm is None) != (before is None):
             self._norm = None
-            self._give_up()
+            self._gated = ()
 
     @property
     def grad_norm(self) -> Tensor | None:

@@ -299,6 +299,13 @@ def test_an_entry_of_a_state(entry, text):
     held_step(optimizer, params, 2)
 
 
+@pytest.mark.parametrize(("name", "option"), [
+    ("Adagrad", "lr_decay"), ("Adagrad", "initial_accumulator_value"), ("NAdam", "momentum_decay")])
+def test_a_number_of_a_group_below_0(name, option):
+    with pytest.raises(ValueError, match=rf"{name}: param_groups\[0\]\['{option}'\]: expected a finite number"):
+        class_of(name)([{"params": parameters(), option: -1.0}], lr=LR)
+
+
 def test_states_that_are_one():
     """Which one launch would write twice."""
     params, optimizer = one("AdamW", ((3,), (3,)))
@@ -352,9 +359,7 @@ def test_what_a_plan_refuses_is_said_in_pytorchs_words(of_plan, said, monkeypatc
     ("RMSprop", {"alpha": 1.0}, r"\['alpha'\]: expected a number of at least 0 and below 1, got 1.0"),
     ("Adadelta", {"rho": 1.0}, r"\['rho'\]: expected a number of at least 0 and below 1, got 1.0"),
     ("AdamW", {"differentiable": True}, "differentiable: expected False, since kernels are not part of"),
-    *((name, {option: -1.0}, rf"\['{option}'\]: expected a finite number of at least 0, got -1.0") for name, option in (
-        ("SGD", "dampening"), ("Adagrad", "lr_decay"), ("Adagrad", "initial_accumulator_value"),
-        ("NAdam", "momentum_decay"))),
+    ("SGD", {"dampening": -1.0}, r"\['dampening'\]: expected a finite number of at least 0, got -1.0"),
     ("SGD", {"rounding": "stochastic", "seed": 2**24}, "seed: expected an integer from 0 to 16777215, got 16777216"),
     ("Lion", {"betas": (0.5,)}, r"betas: expected two numbers, got \(0.5,\)")])
 def test_an_option_that_pytorch_takes(name, options, text):
