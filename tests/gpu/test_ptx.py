@@ -25,7 +25,6 @@ from refopt.oracle.exact.build import step_of
 from refopt.oracle.exact.lars import make
 from refopt.oracle.exact.placed import PlacedCase
 
-pytestmark = pytest.mark.clause("N3")
 STORAGE = {
     "fp32": ("float32", "float32", "float32"), "fp16 amp": ("float16", "float16", "float32", "float32"),
     "bf16": ("bfloat16", "bfloat16", "bfloat16"), "fp64": ("float64", "float64", "float64")}
@@ -57,6 +56,7 @@ def assert_not_spilled(ptx):
     assert not [op for op in instructions(ptx) if op.startswith(("ld.local", "st.local"))]
 
 
+@pytest.mark.clause("N3")
 @pytest.mark.parametrize("storage", STORAGE)
 @pytest.mark.parametrize("form", LARS_MOMENTUM.forms)
 def test_kernels_are_exact_and_vectorised(form, storage, recorder, request):
@@ -86,6 +86,7 @@ ALWAYS = "adam", "lamb"
 FAMILY_AND_STORAGE = [(*row, storage) for row in FAMILY for storage in STORAGE]
 
 
+@pytest.mark.clause("N3")
 @pytest.mark.parametrize(
     ("routine", "choices", "optional", "storage"), FAMILY_AND_STORAGE,
     ids=lambda x: getattr(x, "name", None) or str(x or ""))
@@ -108,6 +109,7 @@ def test_kernels_of_every_routine_are_exact_and_vectorised(routine, choices, opt
         assert any(f"{access}.global.{VECTORS[storage]}" in ptx for ptx in texts.values())
 
 
+@pytest.mark.clause("N3")
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 @pytest.mark.parametrize("dtypes", build.remainders() + build.stochastic()[:1], ids="-".join)
 def test_bf16_kernels_are_exact_and_vectorised(dtypes, rounding, recorder, request):
@@ -122,7 +124,7 @@ def test_bf16_kernels_are_exact_and_vectorised(dtypes, rounding, recorder, reque
     assert ("mul.hi.u32" in ptx) == draws
 
 
-@pytest.mark.clause("N21")
+@pytest.mark.clause("N3", "N21")
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 def test_kernels_of_states_in_8_bits_are_exact(rounding, recorder, request):
     """But for what a test of inline PTX shows to be exact as a whole."""
@@ -137,6 +139,7 @@ def test_kernels_of_states_in_8_bits_are_exact(rounding, recorder, request):
     assert exactness.read(ptx.replace(EXACT, "")) and ptx.count(EXACT) == 8  # of two halves, two moments, and tails
 
 
+@pytest.mark.clause("N3")
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
 def test_gradient_check_kernels_are_exact_and_vectorised(dtype, recorder, request):
     """The gradient check, and the joining of its sums."""
@@ -148,7 +151,7 @@ def test_gradient_check_kernels_are_exact_and_vectorised(dtype, recorder, reques
     assert re.search(r"ld\.global\.v[24]", texts["check_gradients"])
 
 
-@pytest.mark.clause("N22")
+@pytest.mark.clause("N3", "N22")
 @pytest.mark.parametrize(("dtype", "count"), [("float32", "global"), ("bfloat16", "row"), ("float64", "row")])
 def test_lazy_kernels_are_exact_and_vectorised(dtype, count, recorder, request):
     """Sums, and the step; rows are marked by integers alone."""
@@ -167,6 +170,7 @@ def test_lazy_kernels_are_exact_and_vectorised(dtype, count, recorder, request):
     assert_not_spilled(ptx)
 
 
+@pytest.mark.clause("N3")
 @pytest.mark.parametrize("scale", [1, 0.5])
 @pytest.mark.parametrize("target", VECTORED)
 @pytest.mark.parametrize("source", VECTORED)
@@ -204,6 +208,7 @@ def test_copies_of_each_size_are_vectorised(dtype, recorder, request):
         assert f"{access}.global.v2.f64" in ptx and f"{access}.global.{single}" in ptx, access
 
 
+@pytest.mark.clause("N3")
 def test_loss_scale_kernel_is_exact(recorder):
     """And its PTX is of the capability asked for."""
     gpu.loss_scaling(*(recorder.to_device(np.ones(1, x)) for x in (np.float32, np.float32, np.int32, np.int32)))
@@ -242,6 +247,7 @@ def kernels_of_launches(launches):
     return {launch.kernel.name: (launch.kernel, signature_of(launch.args)) for launch in launches}
 
 
+@pytest.mark.clause("N3")
 @pytest.mark.parametrize("rung", test_ladder.ALL)
 def test_what_is_exact_of_a_ladder(rung, executor, request):
     """All rungs but two kinds: plain Numba's contraction, and sums by atomics, at the lines that speak of them."""
