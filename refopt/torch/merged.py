@@ -283,9 +283,9 @@ class Merged(Grouped):
 
         ``before_compare`` leaves out what `Bucket.compare` finds.
         """
-        if self._form is not host.form(self._accelerated):  # compiled in the meantime
-            if not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()):
-                return False
+        if self._form is not host.form(self._accelerated) and not (  # compiled in the meantime
+                torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()):
+            return False
         same = self._recorded.same_objects(self.param_groups)
         if self._state.changed or not (same or self._recorded.same_params(self.param_groups)):
             return False
