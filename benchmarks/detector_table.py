@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from benchmarks.detectors import HANGS, LACKS, REPORTED, RIGHT, TOOLS, WRONG
+from benchmarks.detectors import CRASHES, HANGS, LACKS, REPORTED, RIGHT, TOOLS, WRONG
 from benchmarks.record import RESULTS, read
 from benchmarks.sections import figures, table, with_section
 
@@ -50,7 +50,10 @@ def said(way: Row, row: Row) -> str:
         return f"**{text}**" if not row["right"] else f"refused: {text}"
     if row["right"] and verdict == RIGHT:
         return "right"
-    return verdict + (f", {says}" if says else "")
+    return SHORT.get(verdict, verdict) + (f", {says}" if says else "")
+
+
+SHORT = {RIGHT: "silent", WRONG: "silent, wrong", HANGS: "hangs", CRASHES: "crashes", LACKS: "cannot run"}
 
 
 def asked(row: Row) -> str:

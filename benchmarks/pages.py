@@ -23,11 +23,9 @@ def with_gpu_findings(page: str) -> str:
             continue
         # L10 has tensors of other dtypes in its lists, beside those of the dtype that it is tried in.
         dtypes = dict.fromkeys(d for law, x in row["failed"].items() if law != "L10" for d in x["dtypes"])
-        laws = sorted(row["failed"], key=lambda law: int(law[1:]))
         largest = max(x for of_dtype in row["largest_ratio"].values() for x in of_dtype.values() if math.isfinite(x))
-        ratio = f"{largest:.2g}" if largest > 1 else ""
-        subject = row["subject"].removesuffix(" on cuda")
-        lines.append([f"`{subject}`", ", ".join(dtypes), ", ".join(laws), ratio])
+        cells = ", ".join(dtypes), findings.in_short(row["failed"]), f"{largest:.2g}" * (largest > 1)
+        lines.append([f"`{row['subject'].removesuffix(' on cuda')}`", *cells])
     return with_section(page, "gpu", table(lines))
 
 
@@ -131,8 +129,8 @@ def with_left_open(page: str) -> str:
     for row in record["functions"]:
         if "executor_error" in row:
             said = (f"{row[key]:.3f}" if key.endswith("error") else f"{row[key]:,}" for key in keys)
-            rounded.append([f"`{row['expression']}`", f"{row['inputs']:,}", *said])
-    functions = figures(["function, fp64", "inputs", *keys.values()], rounded)
+            rounded.append([f"`{row['expression']}`", *said])
+    functions = figures([f"function, fp64, {record['functions'][0]['inputs']:,} inputs", *keys.values()], rounded)
     return with_section(page, "left-open", f"{table(lines)}\n\n{functions}")
 
 

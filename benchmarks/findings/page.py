@@ -1,14 +1,16 @@
 """The parts of docs/findings.md that are made of records and explanations."""
 
 import json
+import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from textwrap import shorten
 from typing import Any
 
 from benchmarks.findings.known import KINDS, Known, differences, failures, known
 from benchmarks.record import RESULTS
-from benchmarks.sections import figures, table, with_section
+from benchmarks.sections import figures, with_section
 
 Record = Mapping[str, Any]
 
@@ -28,7 +30,6 @@ def with_findings(page: str) -> str:
     heads = ["library", "optimizers", "no difference", "differences", "not taken"]
     page = with_section(page, "libraries", figures(heads, libraries()))
     page = with_section(page, "explained", "\n".join(explained()))
-    page = with_section(page, "swept", "\n".join(on_gpu()))
     page = with_section(page, "changes", "\n".join(changed()))
     return with_section(page, "optimizers", "\n".join(optimizers()))
 
@@ -57,7 +58,7 @@ def _outcome(row: Mapping[str, Any]) -> str:
 
 def explained() -> Iterator[str]:
     """Every explanation that a record bears out, by kind."""
-    tried = [(report, list(differences(report))) for report in records()]
+    tried = [difference for report in records() for difference in differences(report)]
     for kind, heading in KINDS.items():
         if entries := [entry for entry in known() if entry.kind == kind]:
             yield f"## {heading}\n"
@@ -65,14 +66,12 @@ def explained() -> Iterator[str]:
             yield from _entry(entry, tried)
 
 
-def _entry(entry: Known, tried: Sequence[tuple[Record, Sequence[tuple[str, str, str, str]]]]) -> Iterator[str]:
-    text = entry.text.strip("\n")
-    yield f"**{entry.title}**\n\n{text}\n"
+def _entry(entry: Known, tried: Sequence[tuple[str, str, str, str]]) -> Iterator[str]:
+    yield "\n\n".join([f"**{entry.title}**", entry.text.strip("\n")]) + "\n"
     optimizers: dict[str, dict[str, set[str]]] = {}
-    for _, found in tried:
-        for subject, routine, law, _ in found:
-            if entry.covers(subject, routine, law):
-                optimizers.setdefault(subject, {}).setdefault(routine, set()).add(law)
+    for subject, routine, law, _ in tried:
+        if entry.covers(subject, routine, law):
+            optimizers.setdefault(_class(subject), {}).setdefault(routine, set()).add(law)
     if optimizers:
         by_laws: dict[str, list[str]] = {}
         for name, laws in list(optimizers.items())[:MOST]:
@@ -81,10 +80,14 @@ def _entry(entry: Known, tried: Sequence[tuple[Record, Sequence[tuple[str, str, 
         those = "; ".join(f"{', '.join(names)}: {said}" for said, names in by_laws.items())
         more = f"; and {len(optimizers) - MOST} more" if len(optimizers) > MOST else ""
         yield f"*Fails:* {those}{more}.\n"
-    if entry.upstream or entry.report:
-        where = [f"*Reported:* {entry.upstream}." if entry.upstream else ""]
-        where += [f"*A report:* [{entry.report}](reports/{entry.report}.md)." if entry.report else ""]
-        yield " ".join(filter(None, where)) + "\n"
+    where = [f"*Reported:* {entry.upstream}."] * bool(entry.upstream)
+    where += [f"*A report:* [{entry.report}](reports/{entry.report}.md)."] * bool(entry.report)
+    yield from [" ".join(where) + "\n"] * bool(where)
+
+
+def _class(subject: str) -> str:
+    """An optimizer without its options, and without where it ran."""
+    return re.sub("(,| on cuda| as ).*", "", subject)
 
 
 MOST = 6  # optimizers that are named with an explanation
@@ -103,22 +106,15 @@ def in_short(laws: Collection[str]) -> str:
     return ", ".join(said + ["error"] * ("error" in laws))
 
 
-def on_gpu() -> Iterator[str]:
-    """The explanations of what a sweep on a GPU has found, and of which optimizers."""
-    found = [x for report in records() if report["on"] == "cuda" for x in differences(report)]
-    for entry in known():
-        subjects = [subject.removesuffix(" on cuda") for subject, *what, _ in found if entry.covers(subject, *what)]
-        if subjects:
-            yield f"- {entry.title.rstrip('.')}: {', '.join(f'`{name}`' for name in dict.fromkeys(subjects))}"
-
-
 def changed() -> Iterator[str]:
     """What the last sweep of each kind found otherwise than the one before, and one version from another."""
-    for report in records():
-        for change in report.get("changes", ()):
-            yield f"- {change}"
-    of_torch = [report for report in records() if report["on"] == "cpu"]
-    for old, new in pairwise(of_torch):
+    by_change: dict[str, list[str]] = {}
+    for change in (change for report in records() for change in report.get("changes", ())):
+        name, is_of_one, what = change.rpartition(": ")
+        by_change.setdefault(what, []).extend([f"`{_class(name)}`"] * bool(is_of_one))
+    for what, names in by_change.items():
+        yield f"- {what}" + (f": {', '.join(dict.fromkeys(names))}" if names else "")
+    for old, new in pairwise(report for report in records() if report["on"] == "cpu"):
         was, now = (
             {tuple(x[:3]) for x in differences(report) if x[0].startswith("torch.optim.")} for report in (old, new)
         )
@@ -133,34 +129,48 @@ def _by_optimizer(laws: set[tuple[str, ...]], what: str) -> Iterator[str]:
     for subject, routine, law in sorted(laws):
         by_name.setdefault((subject, routine), []).append(law)
     for (subject, routine), names in by_name.items():
-        of = "" if routine == "none" else f" as {routine}"
-        yield f"  - `{subject}`{of}, {what}: {in_short(names)}"
+        yield f"  - `{subject}`{f' as {routine}' * (routine != 'none')}, {what}: {in_short(names)}"
 
 
 def optimizers() -> Iterator[str]:
-    """A table by library, with a row for each optimizer."""
+    """The optimizers of each library by what was found, and by the formula that they are.
+
+    Of a library that was tried in two versions, only what the second one changes.
+    """
+    before: dict[tuple[str, str], list[tuple[str, str, str]]] = {}
     for report in records():
-        libraries = dict.fromkeys(row["library"] for row in report["rows"])
-        for library in libraries:
+        for library in dict.fromkeys(row["library"] for row in report["rows"]):
+            found = [(_said(row), row.get("identity") or "", _name(row["subject"]))
+                     for row in report["rows"] if row["library"] == library]
             yield f"### {_heading(report, library)}\n"
-            lines = [["optimizer", "formula", "fails"], ["---"] * 3]
-            for row in report["rows"]:
-                if row["library"] == library:
-                    lines.append([f"`{row['subject']}`", row.get("identity") or "", _said(row)])
-            yield table(lines) + "\n"
+            same = before.get((library, report["on"]), [])
+            before[library, report["on"]] = found
+            yield from (*_by_result(x for x in found if x not in same), "- the others as before\n" * bool(same))
+
+
+def _name(subject: str) -> str:
+    """An optimizer without its module, and without where it ran."""
+    return re.sub(r"^(\w+\.)+| on cuda$", "", subject)
+
+
+def _by_result(found: Iterable[tuple[str, str, str]]) -> Iterator[str]:
+    results: dict[str, dict[str, list[str]]] = {}
+    for result, formula, name in sorted(found, key=lambda x: (x[0] != "", x[0].startswith("not taken"), x)):
+        results.setdefault(result, {}).setdefault(formula, []).append(f"`{name}`")
+    for result, formulas in results.items():
+        each = (f"*{formula}:* " * bool(formula) + ", ".join(names) for formula, names in formulas.items())
+        yield f"- {result or 'no difference'}: {'; '.join(each)}"
 
 
 def _said(row: Mapping[str, Any]) -> str:
     if "error" in row:
         return str(row["error"])
     if "not_taken" in row:
-        return f"not taken: {row['not_taken'][:MOST_TEXT].replace('|', ' ').replace('<', ' ')}"
+        why = re.sub(r"\S+\(\) ", "", row["not_taken"].rpartition(" got ")[2])
+        return "not taken, " + shorten(re.sub("[|<>`]", " ", why), 64, placeholder=" ...").replace("_", r"\_")
     said: dict[str, list[str]] = {}  # what follows the laws, and these
     for check in row["checks"]:
         for law, failure in failures(check).items():
-            of = ", ".join(failure["dtypes"]) if check["as"] == "none" else f"as {check['as']}"
-            said.setdefault(of, []).append(law)
-    return "; ".join(f"{in_short(laws)} {of}" for of, laws in said.items())
-
-
-MOST_TEXT = 120
+            of = "" if failure["dtypes"] == check["dtypes"] else f" in {', '.join(failure['dtypes'])}"
+            said.setdefault(of if check["as"] == "none" else f" as {check['as']}", []).append(law)
+    return "; ".join(f"{in_short(laws)}{of}" for of, laws in said.items())

@@ -297,7 +297,8 @@ class Bucket:
         """Bring the states up to date, as PyTorch's class would have them."""
         self.masters.follow(compares)
         self.settle()
-        self.steps.show()
+        if self._others is None:  # or they are up to date, unless somebody has written them
+            self.steps.show()
         if self._formula.first:  # PyTorch has no such state before a tensor's first step
             for i in np.flatnonzero(self.steps.taken == 0).tolist():
                 state, kept = self._members[i].state, self._states[i]

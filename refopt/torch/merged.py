@@ -104,7 +104,6 @@ class Merged(Grouped):
         self._of_graphs: list[Bucket] = []  # whose plans replays need
         self._given: tuple[Tensor, float] | None = None  # the norm of gradients, and to what the next step clips it
         self._multiplied = False  # whether plans read such a factor
-        self._gated: tuple[bool, ...] = ()
         self._norm: Callable[[], Tensor] | None = None
 
     @property
@@ -122,7 +121,7 @@ class Merged(Grouped):
         before, self._max_norm = self._max_norm, self._checked_norm(max_norm)
         if (self._max_norm is None) != (before is None):
             self._norm = None
-            self._gated = ()
+            self._give_up()
 
     @property
     def grad_norm(self) -> Tensor | None:
@@ -232,8 +231,7 @@ class Merged(Grouped):
 
     def _build(self, gated: tuple[bool, bool]) -> None:
         """Sort the parameters that have a gradient or a state into buckets, each of which gets a plan."""
-        for bucket in self._buckets or ():
-            bucket.show(self._compare_masters)
+        self._give_up()
         self._accelerated = host.is_on() if self._accelerated is None else self._accelerated
         self._form = host.form(self._accelerated)
         formulas = [self._checked_formula(k, group) for k, group in enumerate(self.param_groups)]
@@ -261,7 +259,6 @@ class Merged(Grouped):
             gates.append(Gate(device, [bucket.gradients for bucket in here], (*gated, multiplied), clips))
             for bucket in here:
                 bucket.bind(gates[-1])
-        self._give_up()
         for members, bucket in zip(kinds.values(), buckets, strict=True):
             bucket.commit()
             for member in members:
@@ -283,8 +280,8 @@ class Merged(Grouped):
 
         ``before_compare`` leaves out what `Bucket.compare` finds.
         """
-        if self._form is not host.form(self._accelerated) and not (  # compiled in the meantime
-                torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()):
+        compiled = self._form is not host.form(self._accelerated)  # in the meantime
+        if compiled and not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()):
             return False
         same = self._recorded.same_objects(self.param_groups)
         if self._state.changed or not (same or self._recorded.same_params(self.param_groups)):
@@ -313,6 +310,12 @@ class Merged(Grouped):
         return True
 
     def _give_up(self) -> None:
+        """Bring the states up to date, and drop all plans."""
+        for bucket in self._buckets or ():
+            bucket.show(self._compare_masters)
+        self._drop()
+
+    def _drop(self) -> None:
         """Drop all plans, except those that replays need."""
         self._of_graphs += [bucket for bucket in self._buckets or () if bucket.captured]
         self._buckets = None
@@ -328,7 +331,7 @@ class Merged(Grouped):
 
     @state.setter
     def state(self, state: Any) -> None:
-        self._give_up()
+        self._drop()
         self._state = States(state)
 
     def state_dict(self) -> dict[str, Any]:

@@ -96,5 +96,5 @@ def test_what_bf16_has_stays(lower, seed):
                           ((0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
                            (0xA4093822, 0x299F31D0), (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1))])
 def test_philox_is_philox(counter, key, words):
-    """The known answers of Random123, which the generator as it was published has, too."""
+    """The known answers of Random123."""
     assert tuple(philox(np.array(counter, np.uint32)[:, None], key)[:, 0]) == published.philox(counter, key) == words

@@ -48,8 +48,7 @@ PURPOSES: dict[str, dict[str, tuple[str, ...]]] = {
                 "Run them": ("bind", "Bound", "run"), "Compare them": ("side_by_side",)},
     "state": {"Save and resume": ("state_dict", "load"), "To and from PyTorch": ("to_torch", "from_torch")},
     "comm": {"Communicators": ("Communicator", "Mesh", "Counted", "CommError")},
-    "catalog": {"Routines": ("Routine", "Spec"), "Parts of a row": ("Slot", "Hyper", "Limit",
-                                                                                        "Form")},
+    "catalog": {"Routines": ("Routine", "Spec"), "Parts of a row": ("Slot", "Hyper", "Limit", "Form")},
 }
 # What a door names for the rest of refopt alone, and the 200 names of docs/executor-names.md.
 _INTERNAL = {"refopt.gpu.target", "refopt.gpu.kernels", "refopt.gpu.vectors", "refopt.gpu.words", "refopt.gpu.tables",

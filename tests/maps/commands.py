@@ -22,14 +22,13 @@ def page(items: Iterable[Item] = ()) -> str:
 
 def _rows(parser: argparse.ArgumentParser) -> Iterator[str]:
     """A line for each argument, those by position first."""
-    yield "| argument | | default |"
-    yield "| --- | --- | --- |"
     actions = [x for x in parser._actions if x.dest != "help" and x.help is not argparse.SUPPRESS]
     for action in sorted(actions, key=lambda x: bool(x.option_strings)):
         text = action.help or ""
         text = text % {**vars(action), "prog": parser.prog} if "%" in text else text
-        default = "" if action.default in (None, False, argparse.SUPPRESS, []) else f"`{_shown(action.default)}`"
-        yield f"| `{_spelled(action)}` | {_escaped(text)}{_choices(action)} | {default} |"
+        usual = action.default not in (None, False, argparse.SUPPRESS, []) and "default" not in text
+        default = f"; default {_shown(action.default)}" if usual else ""
+        yield f"- `{_spelled(action)}`: {_escaped(text)}{_choices(action)}{default}"
 
 
 def _spelled(action: argparse.Action) -> str:
@@ -44,10 +43,11 @@ def _spelled(action: argparse.Action) -> str:
 
 def _choices(action: argparse.Action) -> str:
     """The values an argument may have, where its help does not name them."""
-    names = [str(x) for x in action.choices or ()]
-    if not names or all(name in (action.help or "") for name in names):
+    names = [f"`{x}`" for x in action.choices or ()]
+    if not names or all(name.strip("`") in (action.help or "") for name in names):
         return ""
-    return f"{'; ' if action.help else ''}one of {', '.join(f'`{name}`' for name in names)}"
+    names[8:-1] = ["..."] * (len(names) > 9)
+    return f"{'; ' if action.help else ''}one of {', '.join(names)}"
 
 
 def _shown(value: object) -> str:

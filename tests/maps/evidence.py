@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import PurePosixPath
 
 import evidence.formulas
-from evidence.cells import PRECISIONS, Cell, cells, variants
+from evidence.cells import PRECISIONS, Cell, cells
 from maps.collect import ROOT, Item, head
 
 from refopt.catalog import ROUTINES, Routine
@@ -42,7 +42,7 @@ def missing(known: Proofs) -> list[Cell]:
 def page(items: Iterable[Item]) -> str:
     """The page."""
     known = proofs(items)
-    tables = [part for routine in ROUTINES.values() for part in (heading(routine), *table(routine, known), "")]
+    tables = [part for routine in ROUTINES.values() for part in (*section(routine, known), "")]
     return "\n".join([head(PAGE), *legend(known), "", *tables])
 
 
@@ -61,16 +61,17 @@ def legend(known: Proofs) -> list[str]:
     return lines
 
 
-def heading(routine: Routine) -> str:
-    formula = getattr(evidence.formulas, routine.name).__doc__
-    return f"## {routine.name}\n\n{formula}\n"
-
-
-def table(routine: Routine, known: Proofs) -> list[str]:
-    """Variants down, precisions across."""
-    lines = [f"| {routine.name} | {' | '.join(PRECISIONS)} |", f"| --- |{' --- |' * len(PRECISIONS)}"]
-    for label in variants(routine):
-        row = [Cell(routine.name, label, precision) for precision in PRECISIONS]
-        shown = [", ".join(sorted(known[cell])) if cell in known else "–" for cell in row]
-        lines.append(f"| {label} | {' | '.join(shown)} |")
+def section(routine: Routine, known: Proofs) -> list[str]:
+    """Its formula, and for each kind of evidence, the variants that it is of, by precisions."""
+    by_name: dict[str, dict[str, list[str]]] = {}  # the precisions of each variant
+    for cell in (cell for cell in known if cell.routine == routine.name):
+        for name in known[cell]:
+            by_name.setdefault(name, {}).setdefault(cell.variant, []).append(cell.precision)
+    lines = [f"## {routine.name}\n\n{getattr(evidence.formulas, routine.name).__doc__}\n"]
+    for name in sorted(by_name):
+        groups: dict[str, list[str]] = {}
+        for label, precisions in by_name[name].items():
+            where = "all precisions" if precisions == [*PRECISIONS] else ", ".join(precisions)
+            groups.setdefault(where, []).append(f"`{label}`")
+        lines.append(f"- **{name}** " + "; ".join(f"in {where}: {', '.join(x)}" for where, x in groups.items()))
     return lines

@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import os
 import re
 import shlex
 import tempfile
@@ -34,18 +33,14 @@ def page(items: Iterable[Item] = ()) -> str:
 
 def said(program: str, command: str) -> str:
     """What ends a program: the exception, without the way to it, or that nothing was reported."""
-    seconds, before = simt.limits.seconds, os.getcwd()
-    with tempfile.TemporaryDirectory() as folder:
-        arguments = shlex.split(command)
-        Path(folder, arguments[-1]).write_text(program)
+    seconds, arguments, errors = simt.limits.seconds, shlex.split(command), io.StringIO()
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        Path(arguments[-1]).write_text(program)
         try:
-            os.chdir(folder)
-            out, errors = io.StringIO(), io.StringIO()
-            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(errors):
                 script.main(arguments)
         finally:
             simt.limits.seconds = seconds
-            os.chdir(before)
     text = errors.getvalue().replace(f"{folder}/", "").strip()
     report = re.sub(r"\ATraceback.*\n(?: .*\n)*", "", text).replace("refopt.simt.", "")
     return re.sub(r"0x7[0-9a-f]{11}", "0x7...", report) or "nothing"  # which address it is depends on what ran before

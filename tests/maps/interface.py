@@ -9,9 +9,11 @@ from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
+from maps import names
 from maps.collect import ROOT, Item, head
 
 from refopt.catalog import KNOWN, Hyper, Routine, Slot, Spec
+from refopt.cpu.routine import SINGULAR
 from refopt.state.peers import PEERS
 
 PAGE = ROOT / "docs" / "interface.md"
@@ -25,43 +27,73 @@ SIGNATURES = {"fp32": ("float32",) * 3, "fp64": ("float64",) * 3,
 
 def page(items: Iterable[Item] = ()) -> str:
     """The page."""
-    lines = [head(PAGE), "## Routines", ""]
-    for routine in KNOWN.values():
-        lines += row(routine)
+    rows = (line for routine in KNOWN.values() for line in row(routine))
+    lines = [head(PAGE), "## Routines", "", *rows, "## Launches and bytes", "", *costs(), ""]
     lines += ["## In PyTorch", "", *peers(), ""]
     for name in PACKAGES:
         module = importlib.import_module(f"refopt.{name}")
-        lines += [f"## {module.__name__}", "", "```python", *map(wrapped, signatures(module)), "```", ""]
+        known = by_others(signatures(module))
+        others = (wrapped(line) for line in signatures(module) if line not in known)
+        lines += [f"## {module.__name__}", "", "```python", *others, "```", ""]
+        for what in dict.fromkeys(known.values()):
+            names = ", ".join(f"`{line.partition('(')[0]}`" for line in known if known[line] == what)
+            lines += [f"{what}: {names}.", ""]
     return "\n".join(lines)
 
 
 def row(routine: Routine) -> list[str]:
-    """What a routine takes, and what its forms cost."""
+    """What a routine takes."""
     lines = [f"### {routine.name}", "", f"{routine.source}.", ""]
     lines += [f"- arrays: {', '.join(map(slot, routine.slots))}"]
     lines += [f"- numbers: {', '.join(map(hyper, routine.hypers))}"]
-    lines += [f"- {name}: {', '.join(map(str, values))}" for name, values in routine.choices.items()]
-    for name, form in routine.forms.items():
-        counts = ", ".join(f"{each} {bytes_of(routine, name, dtypes)}" for each, dtypes in SIGNATURES.items())
-        what = "for all tensors of a dtype signature" if form.merged else "for each tensor"
-        more = f", and {form.iterated} for each iteration" if form.iterated else ""
-        lines += [f"- {name}: launches {what}: {form.launches}{more}; bytes per element: {counts}"]
-    return [*lines, ""]
+    choices = (f"{name}: {' or '.join(map(str, values))}" for name, values in routine.choices.items())
+    return [*lines, f"- {'; '.join(choices)}", ""]
+
+
+def costs() -> Iterator[str]:
+    """What the forms of each routine cost, those together that move as many bytes."""
+    yield from (f"| routine | launches | {' | '.join(SIGNATURES)} |", "| --- " * 2 + "| ---: " * len(SIGNATURES) + "|")
+    for routine in KNOWN.values():
+        forms: dict[tuple[int, ...], list[str]] = {}
+        for name, form in routine.forms.items():
+            assert form.merged == (name != "separate")
+            moved = tuple(bytes_of(routine, name, dtypes) for dtypes in SIGNATURES.values())
+            more = f" and {form.iterated} for each iteration" if form.iterated else ""
+            forms.setdefault(moved, []).append(f"{name} {form.launches}{more}")
+        for moved, launches in forms.items():
+            yield f"| {routine.name} | {', '.join(launches)} | {' | '.join(map(str, moved))} |"
 
 
 def slot(x: Slot) -> str:
     """A slot, and what is special about it."""
-    notes = [*["written"] * x.written, *["optional"] * x.optional, *["never negative"] * (not x.signed),
-             *[f"shape (1,), at first {x.initial}"] * x.scalar]
-    return f"`{x.name}`" + (f" ({', '.join(notes)})" if notes else "")
+    assert x.written == (x.name != "grads")
+    return noted(x.name, ["optional"] * x.optional + ["never negative"] * (not x.signed)
+                 + [f"shape (1,), at first {x.initial}"] * x.scalar)
 
 
 def hyper(x: Hyper) -> str:
-    """A number: its default and its bounds."""
-    bounds = "above 0" if x.positive else "at least 0"
-    notes = ["required" if x.default is None else f"{x.default!r}", bounds]
-    notes += [f"below {x.below!r}"] * (x.below < math.inf) + ["whole"] * x.whole + ["one per tensor"] * x.per_tensor
-    return f"`{x.name}` ({', '.join(notes)})"
+    """A number: its default, and its bounds if they are not the usual ones."""
+    return noted(x.name if x.default is None else f"{x.name}={x.default!r}",
+                 ["above 0"] * x.positive + [f"below {x.below!r}"] * (x.below < math.inf)
+                 + ["whole"] * x.whole + ["one for all"] * (not x.per_tensor))
+
+
+def noted(name: str, notes: list[str]) -> str:
+    return f"`{name}`" + (f" ({', '.join(notes)})" if notes else "")
+
+
+def by_others(lines: Iterable[str]) -> dict[str, str]:
+    """The functions whose parameters follow from another's, and how."""
+    known = {}
+    ours = {line.partition("(")[0]: line for line in signatures(importlib.import_module("refopt.cpu"))}
+    for line in (line for line in lines if line[:1] != " " and line[:6] != "class "):
+        name = line.partition("(")[0]
+        one, other = ours.get(name.removeprefix("merged_"), ""), ours.get(name, "")
+        if other not in ("", line) and line.startswith(other[:-1]) and "(" not in line[len(other) :]:
+            known[line] = f"As in `refopt.cpu`, and `{line[len(other) - 1:].strip(', )')}`"
+        elif name != line and f"merged_{one}" == re.sub(r"\w+", lambda word: SINGULAR.get(word[0], word[0]), line):
+            known[line] = "As those of one tensor, but of lists, by the names of the arrays above"
+    return known
 
 
 def bytes_of(routine: Routine, form: str, dtypes: tuple[str, ...]) -> int:
@@ -76,7 +108,7 @@ def peers() -> Iterator[str]:
     """What ``torch.optim`` calls each routine's states and numbers."""
 
     def pairs(mapping: Any) -> str:
-        return ", ".join(f"`{ours}` {theirs!r}" for ours, theirs in mapping.items()) or "-"
+        return ", ".join(f"`{ours}`" + f" {theirs!r}" * (ours != theirs) for ours, theirs in mapping.items()) or "-"
 
     yield "| routine | states | numbers | has to have | switches | choices | counts steps |"
     yield "| --- " * 7 + "|"
@@ -89,8 +121,8 @@ def signatures(module: ModuleType, within: str = "") -> Iterator[str]:
     """A line for each public name of a module, those of the modules in it among them."""
     for name in sorted(module.__all__ if hasattr(module, "__all__") else own(module)):
         value, where = getattr(module, name), f"{within}{name}" if within else name
-        if within == "" and name in ("mpi", "nccl"):  # which need what is not everywhere
-            continue
+        if (within == "" and name in ("mpi", "nccl")) or (within == "cuda." and names.is_type(name)):
+            continue  # which need what is not everywhere, or are in the page of the names
         if inspect.ismodule(value):
             yield from signatures(value, f"{where}.")
         elif inspect.isclass(value):

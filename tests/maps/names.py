@@ -79,6 +79,11 @@ def _kind(name: str) -> str:
     return "Compilers and linking" if any(part in name for part in compilers + memory) else "The rest"
 
 
+def is_type(name: str) -> bool:
+    """Whether the page lists a name among types."""
+    return name in _public(numba.cuda) and _kind(name) in ("Types", "Vector types")
+
+
 def _public(module: types.ModuleType) -> list[str]:
     """The names that users write: no modules, but for those that are part of kernels, and nothing internal."""
     return sorted(name for name, value in vars(module).items() if not name.startswith("_") and name not in _INTERNAL
@@ -91,9 +96,7 @@ def _members(owner: Any) -> list[str]:
 
 
 def _has(owner: Any, name: str) -> bool:
-    if name == "laneid":  # has a value in kernels alone
-        return True
-    return hasattr(owner, name)
+    return name == "laneid" or hasattr(owner, name)  # laneid has a value in kernels alone
 
 
 def _rows(title: str, names: Iterable[str], ours: Any, prefix: str = "") -> list[str]:

@@ -1,10 +1,9 @@
 """docs/specification.md: the laws of each clause of docs/numerics.md, in words, and of which routines they are."""
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from maps.collect import ROOT, Item, head, sentence
+from maps.collect import ROOT, Item, head
 
 from refopt.catalog import ROUTINES
 
@@ -19,9 +18,8 @@ class Unknown(Exception):
 
 
 def clauses() -> dict[str, str]:
-    """What each clause is about, and its first sentence, by its id."""
-    paragraphs = re.findall(r"^\*\*(N\d+) (.+?)\*\*(.+?)(?=\n\n|\Z)", CONTRACT.read_text(), re.DOTALL | re.MULTILINE)
-    return {name: f"**{title}** {sentence(text)}." for name, title, text in paragraphs}
+    """What each clause is about, by its id."""
+    return {name: title.rstrip(".") for name, title in re.findall(r"(?m)^\*\*(N\d+) (.+?)\*\*", CONTRACT.read_text())}
 
 
 def tests(items: Iterable[Item]) -> dict[str, dict[str, list[Item]]]:
@@ -48,14 +46,23 @@ def page(items: Iterable[Item]) -> str:
     """The page."""
     items = list(items)
     says, known = clauses(), tests(items)
-    lines = ["| clause | what it says | laws | tests |", "| --- | --- | ---: | ---: |"]
+    lines: list[str] = []
     for name, functions in known.items():
         laws = {function: rows for function, rows in functions.items() if is_law(function)}
-        lines.append(f"| [{name}](#{name.lower()}) | {says[name]} | {len(laws)} | {sum(map(len, laws.values()))} |")
-    for name, functions in known.items():
-        lines += ["", f"## {name}", "", says[name], "", *table({f: x for f, x in functions.items() if is_law(f)})]
-        lines += elsewhere(function for function in functions if not is_law(function))
-    return "\n".join([head(PAGE), *lines, "", "## Beside the clauses", "", *table(beside(items)), ""])
+        at_home = {function: rows for function, rows in laws.items() if home(function, known) in (name, "")}
+        count = f"{len(laws)} laws, {sum(map(len, laws.values()))} tests"
+        lines += [f"## {name}", "", f"{says[name]}: {count}.", "", *listed(at_home)]
+        if others := [f"[{title(x)}](#{home(x, known).lower()})" for x in laws if x not in at_home]:
+            lines.append(f"- of other clauses, too: {', '.join(others)}")
+        lines.append("")
+    return "\n".join([head(PAGE), *lines, "## Beside the clauses", "", *listed(beside(items)), ""])
+
+
+def home(function: str, known: dict[str, dict[str, list[Item]]]) -> str:
+    """The clause that a law's file is named after, if it is a law of it."""
+    number = re.search(r"/test_n(\d+)_", function)
+    name = f"N{int(number[1])}" if number else ""
+    return name if function in known.get(name, ()) else ""
 
 
 def beside(items: Iterable[Item]) -> dict[str, list[Item]]:
@@ -67,28 +74,23 @@ def beside(items: Iterable[Item]) -> dict[str, list[Item]]:
     return rows
 
 
-def table(laws: dict[str, list[Item]]) -> Iterator[str]:
-    """A row for each law, in the order of the files."""
-    yield "| law | which says | routines | tests |"
-    yield "| --- | --- | --- | ---: |"
+def listed(laws: dict[str, list[Item]]) -> Iterator[str]:
+    """A line for each law, in the order of the files."""
     for function, items in laws.items():
-        file, _, test = function.partition("::")
-        name = f"[{test.removeprefix('test_').replace('_', ' ')}](../{file})"
-        yield f"| {name} | {items[0].says or '-'} | {of_routines(items)} | {len(items)} |"
+        says = f": {items[0].says.rstrip('.')}" if items[0].says else ""
+        which = ", ".join(filter(None, (of_routines(items), str(len(items)))))
+        yield f"- [{title(function)}](../{function.partition('::')[0]}){says} ({which})"
+
+
+def title(function: str) -> str:
+    return function.partition("::")[2].removeprefix("test_").replace("_", " ")
 
 
 def of_routines(items: Iterable[Item]) -> str:
-    """The routines that a law is of, by a group's name if they are one; those that an id begins with."""
+    """The routines that a law is of, by a group's name if they are one, or one without a few."""
     names = {item.routine for item in items} & GROUPS["all"]
-    group = next((group for group, members in GROUPS.items() if names == members), None)
-    return group or ", ".join(name for name in ROUTINES if name in names) or "-"
-
-
-def elsewhere(functions: Iterable[str]) -> Iterator[str]:
-    """What shows the clause beside its laws, by file."""
-    files: dict[str, list[str]] = defaultdict(list)
-    for file, _, name in (function.partition("::") for function in functions):
-        files[file].append(f"`{name}`")
-    if files:
-        yield ""
-        yield from (f"- `{file}`: {', '.join(sorted(names))}" for file, names in sorted(files.items()))
+    known = [(len(members - names), group, members) for group, members in GROUPS.items() if names <= members]
+    count, group, members = min(known)
+    if count < min(len(names), 4):
+        return group + f" but {', '.join(name for name in ROUTINES if name in members - names)}" * bool(count)
+    return ", ".join(name for name in ROUTINES if name in names)

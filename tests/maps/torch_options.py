@@ -5,6 +5,7 @@ default. What that changes is read from the formula of the parameter group, from
 """
 
 import inspect
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -51,9 +52,21 @@ def page(items: Iterable[Item] = ()) -> str:
 
     lines = [head(PAGE), "| option | default | what it is |", "| --- | --- | --- |"]
     lines += [f"| `{name}` | {default!r} | {ABOUT[name]} |" for name, default in SHARED.items()]
-    for name in classes(merged):
-        lines += ["", *section(getattr(merged, name))]
+    sections = ["\n".join(section(getattr(merged, name))) for name in classes(merged)]
+    said: dict[str, list[str]] = {}
+    for name, _, what in ROW.findall("\n".join(sections)):
+        said.setdefault(name, []).append(re.sub(r"“\w+: ", "“", what))
+    common = {name: texts[0] for name, texts in said.items() if len(texts) > 2 and len({*texts}) == 1}
+    lines += ["", "What an option is in all classes that have it:", "", "| option | what it is |", "| --- | --- |"]
+    lines += [f"| `{name}` | {what} |" for name, what in common.items()]
+    for text in sections:
+        usual = ", ".join(f"`{name}={default}`" for name, default, _ in ROW.findall(text) if name in common)
+        text = ROW.sub(lambda row: "" if row[1] in common else row[0], text).rstrip()
+        lines += ["", text.replace("`.\n", f"`. As in all: {usual}.\n", 1) if usual else text]
     return "\n".join([*lines, ""])
+
+
+ROW = re.compile(r"(?m)^\| `(\w+)` \| (.*?) \| (.*) \|$\n?")
 
 
 def classes(merged: Any) -> list[str]:

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from maps.collect import ROOT, Item, head
-from peers.verdicts import OPTAX, TIMM, TORCH
 
 from refopt.oracle.subjects import optax_peers, timm, torch_peers
 from refopt.oracle.variants import ROUTINES, about, added
@@ -81,14 +80,6 @@ def table(rows: list[Entry]) -> Iterator[str]:
                    ", ".join(_option(*pair) for pair in entry.arguments.items() if pair[0] not in free) or "-",
                    _equal({name: x for name, x in entry.only.items() if name not in free}))
         yield f"| {' | '.join(columns)} |"
-    notes = {"optax": OPTAX, "torch.optim": TORCH, "timm.optim": TIMM}[rows[0].library]
-    yield ""
-    yield "Not right, or of another formula ([findings.md](findings.md)):"
-    yield ""
-    for row in (row for row in notes if row.fails):
-        options = "".join(f", {name}={value!r}" for name, value in row.options.items())
-        what = f"`{row.name}{options}` as `{row.routine}` in {', '.join(row.dtypes)}"
-        yield f"- {what}: {row.note} ({', '.join(row.fails)})"
 
 
 def _equal(values: Mapping[str, Any]) -> str:
@@ -100,21 +91,20 @@ def _option(theirs: str, ours: str) -> str:
 
 
 def choices() -> Iterator[str]:
-    """The choices and numbers that more than one formula of a routine comes from."""
-    yield "| routine | choice or number | beyond `refopt.cpu` | what it is |"
-    yield "| --- " * 4 + "|"
+    """The choices and numbers that more than one formula of a routine comes from, each with its routines."""
+    found: dict[bool, dict[str, list[str]]] = {False: {}, True: {}}
     for name, row in ROUTINES.items():
-        known = about(name)
+        known, beyond = about(name), added(name)
         for choice, values in row.choices.items():
             if choice not in ("rounding", "norm_of"):
-                said = "; ".join(f"`{x!r}`: {known[key]}" for x in values if (key := f"{choice}={x}") in known)
-                named = ", ".join(repr(x) for x in values)
-                yield f"| `{name}` | `{choice}`: {named} | {_beyond(name, choice)} | {said or '-'} |"
+                said = "; ".join(f"`{x!r}` {known.get(f'{choice}={x}', '')}".rstrip() for x in values)
+                found[choice in beyond].setdefault(f"`{choice}`: {said}", []).append(name)
         for hyper in row.hypers:
-            if hyper.name in added(name):
-                said = NUMBERS[hyper.name]
-                yield f"| `{name}` | `{hyper.name}`: a number, {hyper.default} by default | yes | {said} |"
-
-
-def _beyond(routine: str, choice: str) -> str:
-    return "yes" if choice in added(routine) else "no"
+            if hyper.name in beyond:
+                said = f"`{hyper.name}`: a number, {hyper.default} by default: {NUMBERS[hyper.name]}"
+                found[True].setdefault(said, []).append(name)
+    for beyond, lines in found.items():
+        yield from ("Of the oracle alone, beyond `refopt.cpu`:" if beyond else "Also of `refopt.cpu`:", "")
+        for said, names in lines.items():
+            yield f"- {', '.join(names)}, {said}"
+        yield from [""] * (not beyond)

@@ -11,10 +11,6 @@ RECORD = json.loads((RESULTS / "oracle-h200.json").read_text())
 PAGE = (ROOT / "docs" / "findings.md").read_text()
 
 
-def test_the_page_has_each_row():
-    assert PAGE.count(" as adam` | float64 | L1, ") == 1
-
-
 def test_every_kernel_is_right_in_every_bit():
     rows = {row["routine"]: row for row in RECORD["rows"] if row["subject"].startswith("refopt.gpu")}
     assert rows.keys() == ROUTINES.keys() and all(row["ok"] and not row["failed"] for row in rows.values())

@@ -322,7 +322,7 @@ def test_a_set_of_gradients_has_a_plan():
     masks = [[0, 1, 2, 3], [0, 1], [2], [0, 1], [2], *every, [0, 1]]
     for step, only in enumerate(masks):
         in_turn([step], (params, optimizer), (plain_params, plain), only=only)
-        plain._gated = ()  # which makes everything anew
+        plain._give_up()  # which makes everything anew
         (bucket,) = optimizer._buckets
         seen.append(bucket._now.plan)
         assert len(bucket._plans) <= 8
