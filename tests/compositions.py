@@ -291,8 +291,7 @@ PASSES = {
     "reduce_to_owners": st.just({}),
     "send_to_owners": st.fixed_dictionaries({"strategy": st.sampled_from(["reduce", "all_reduce"]),
                                              "min_block_size": st.sampled_from([4, 8192]),
-                                             "receiver": st.sampled_from(["gradient", "balanced"])}),
-}
+                                             "receiver": st.sampled_from(["gradient", "balanced"])})}
 
 
 @st.composite

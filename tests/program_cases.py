@@ -170,8 +170,7 @@ GROUPINGS = st.one_of(
     st.builds(lambda x: ("fuse_size", dict(limit=x)), st.sampled_from([1e-5, 2e-4, 32.0])),
     st.builds(lambda n: ("by_count", dict(count=n)), st.integers(1, 6)),
     st.builds(lambda a, b: ("ddp", dict(bucket_cap_mb=a, first_bucket_mb=b)),
-              st.sampled_from([1e-4, 25.0]), st.sampled_from([1e-5, 1.0])),
-)
+              st.sampled_from([1e-4, 25.0]), st.sampled_from([1e-5, 1.0])))
 
 
 def shapes():

@@ -102,8 +102,7 @@ ENTRIES = [
           ("loss_scale", "good_steps", "bad_steps")),
     Entry("coalesce_tensor", lambda: _floats("inputs[0]", "inputs[1]", "outputs[0]", "outputs[1]") | ONE, _persisting),
     Entry("gather", lambda: _floats("tensors[0]", "tensors[1]") | ONE, _gathered("gather")),
-    Entry("scatter", lambda: _floats("tensors[0]", "tensors[1]") | ONE, _gathered("scatter"), ("tensors",)),
-]
+    Entry("scatter", lambda: _floats("tensors[0]", "tensors[1]") | ONE, _gathered("scatter"), ("tensors",))]
 
 
 def put(arrays: Arrays) -> Arrays:

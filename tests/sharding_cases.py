@@ -65,8 +65,7 @@ FORMS = {  # programs of all ranks, as functions of a program and of the rule by
     "shards": shards, "casts on every rank": partial(shards, cast=False),
     "fused broadcasts": partial(shards, fuse=32.0), "small broadcasts": partial(shards, fuse=1e-4),
     "buckets": in_buckets, "small buckets": partial(in_buckets, limit=3e-4),
-    "batches": partial(in_buckets, batched=True), "small batches": partial(in_buckets, limit=3e-4, batched=True),
-}
+    "batches": partial(in_buckets, batched=True), "small batches": partial(in_buckets, limit=3e-4, batched=True)}
 
 
 def gradients_on(bounds, program, rank, odd=()):
@@ -211,5 +210,4 @@ def steps(draw, ranks=8, max_tensors=5, optimizers=("adam", "momentum", "sgd", "
         [(name, draw(shapes())) for name in names], draw(st.sampled_from(optimizers)),
         world_size=draw(st.integers(2, ranks)), accumulate=draw(st.integers(1, 3)), recompute=draw(st.booleans()),
         fp32=[name for name in names if draw(st.integers(0, 3)) == 0],
-        max_norm=draw(st.sampled_from([None, 0.5, 100.0])),
-    )
+        max_norm=draw(st.sampled_from([None, 0.5, 100.0])))

@@ -106,9 +106,8 @@ def adagrad(group: Group) -> Formula:
     """``torch.optim.Adagrad``."""
     fall = plain(group["lr_decay"])
     by_step = {"lr": lambda step: 1 / (1 + (step - 1) * fall)} if fall else {}
-    return formula("adagrad", group)._replace(
-        initial={"moment": plain(group["initial_accumulator_value"])}, by_step=by_step
-    )
+    initial = {"moment": plain(group["initial_accumulator_value"])}
+    return formula("adagrad", group)._replace(initial=initial, by_step=by_step)
 
 
 def rmsprop(group: Group) -> Formula:
@@ -131,6 +130,5 @@ def muon(group: Group) -> Formula:
     found = formula("muon" if group["beta2"] is None else "normuon", group)
     of_all = {"adjust_lr": group["adjust_lr_fn"] or "original", "iterations": group["ns_steps"]}
     of_all |= {"coefficients": as_tuples(group["ns_coefficients"]), "restarts": as_tuples(group["restarts"])}
-    return found._replace(
-        choices=found.choices | of_all | {"compute": group["compute"]}, blocks=Blocks(*group["blocks"])
-    )
+    of_all |= {"compute": group["compute"]}
+    return found._replace(choices=found.choices | of_all, blocks=Blocks(*group["blocks"]))

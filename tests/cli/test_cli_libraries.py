@@ -38,8 +38,7 @@ COMMANDS = {  # and the libraries that each needs
     "verify --device executor --routine sgd --form merged": ["greenlet"],
     "verify --device executor --routine sgd --dtype bf16": ["ml_dtypes", "greenlet"],
     "verify --device executor --routine muon --dtype fp16 fp64": ["ml_dtypes", "greenlet"],
-    "simt script.py": [],
-}
+    "simt script.py": []}
 LONG = f"{TWO} --in-place", f"{SGD} --in-place", "show muon"
 CASES = [pytest.param(line, name, marks=[pytest.mark.slow] * (line in LONG and name != "ml_dtypes"))
          for line, needs in COMMANDS.items() for name in needs or ["ml_dtypes", "all"]]

@@ -105,6 +105,16 @@ def assert_equal_bits(cases):
         assert got.dtype == expected.dtype and got.tobytes() == expected.tobytes(), what
 
 
+def agrees(comm, dtypes=tuple(DTYPES), **how):
+    """Every operation, in groups as well, has NumPy's bits; the local engine's, and its counts."""
+    cases = everything(comm, dtypes, **how)
+    assert_equal_bits(cases)
+    same, counts = local.run(lambda c: (everything(c, dtypes), c.counts), comm.size)[comm.rank]
+    assert comm.counts == counts, (comm.counts, counts)
+    assert [array.tobytes() for _, array, _ in cases] == [array.tobytes() for _, array, _ in same]
+    assert_equal_bits(groups(comm, **how))
+
+
 def refused(rank, size=3, **options):
     """What `run` raises, having seen that every rank still there got the same."""
     got = {}

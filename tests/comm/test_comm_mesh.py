@@ -41,8 +41,7 @@ def test_sums_go_along_an_axis():
     ({"a": 2, "b": 0}, (), ValueError, "Mesh: axes: 'b': expected an integer of at least 1, got 0"),
     ({3: 2}, (), TypeError, "Mesh: axes"),
     ({"a": 2}, "a", TypeError, "Mesh: model: expected a sequence of names, got 'a'"),
-    ({"a": 2}, ["b"], ValueError, r"Mesh: model\[0\]: expected one of a, got 'b'"),
-])
+    ({"a": 2}, ["b"], ValueError, r"Mesh: model\[0\]: expected one of a, got 'b'")])
 def test_refused(axes, model, error, message):
     with pytest.raises(error, match=f"^{message}"):
         local.run(lambda world: Mesh(world, axes, model), 2)

@@ -116,8 +116,7 @@ REFUSED = {
         ONES, {"iterations": 100}),
     "compute: expected one of bfloat16, float16, float32, float64, got 'tf32'": (ONES, {"compute": "tf32"}),
     "adjust_lr: expected one of original, match_rms_adamw, spectral_unclamped, none, got 'moonshot'": (
-        ONES, {"adjust_lr": "moonshot"}),
-}
+        ONES, {"adjust_lr": "moonshot"})}
 
 
 @pytest.mark.parametrize("message", REFUSED)

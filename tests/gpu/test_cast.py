@@ -108,24 +108,25 @@ def assert_casts(left, got, sources, moved):
         assert same.all(), f"N4: targets[{i}]: {x.dtype} to {a.dtype}, {(~same).sum()} of {same.size} differ"
 
 
+def assert_reference(machine, sources, dtypes, scale=1.0, shifts=(0,), moved=False):
+    """A plan's first call leaves what the reference does."""
+    there = There(machine, sources, dtypes, scale, shifts)
+    there.plan()
+    assert_casts(expected(sources, dtypes, scale), there.read(), sources, moved)
+
+
 @pytest.mark.clause("N4")
 @given(given=casts(), shifts=st.lists(st.integers(0, 17), min_size=1, max_size=3))
 def test_kernels_are_reference(machine, given, shifts):
     """Any list, any mixture of dtypes, any axis order, anywhere in memory; what is only moved keeps every bit."""
-    sources, dtypes = given
-    there = There(machine, sources, dtypes, shifts=shifts)
-    there.plan()
-    assert_casts(expected(sources, dtypes), there.read(), sources, True)
+    assert_reference(machine, *given, shifts=shifts, moved=True)
 
 
 @given(given=casts(whole=()), shifts=st.lists(st.integers(0, 9), min_size=1, max_size=2),
        scale=st.sampled_from([*NUMBERS, *ARRAYS]))
 def test_scaled_kernels_are_reference(machine, given, shifts, scale):
     """The same with a scale: a number, or an array that the kernel reads."""
-    sources, dtypes = given
-    there = There(machine, sources, dtypes, scale, shifts)
-    there.plan()
-    assert_casts(expected(sources, dtypes, scale), there.read(), sources, False)
+    assert_reference(machine, *given, scale, shifts)
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
@@ -134,9 +135,7 @@ def test_every_pair_of_dtypes(machine, pair, scale):
     """Whole rows and partial ones, in several chunks; and values of which two roundings make others than one does."""
     steps = (np.arange(300) * 2.0**-9 + 1 + 2.0**-40).astype(numpy_dtype(pair[0]))
     sources = [steps, *(values_of(np.random.default_rng(size), size, pair[0]) for size in (4100, 1, 259))]
-    there = There(machine, sources, [pair[1]] * 4, scale, shifts=(0, 0, 1))
-    there.plan()
-    assert_casts(expected(sources, [pair[1]] * 4, scale), there.read(), sources, scale == 1)
+    assert_reference(machine, sources, [pair[1]] * 4, scale, shifts=(0, 0, 1), moved=scale == 1)
 
 
 # The reference against exact arithmetic.

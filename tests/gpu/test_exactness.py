@@ -97,8 +97,7 @@ PLANTED = [
     (constant, "fp64", r"mul\.rn\.f64"), (integer, "fp64", r"div\.rn\.f64"), (library, "one rounding", r"fma\."),
     (library, "approximation", r"ex2\.approx"), (library, "subnormal", r"\.ftz"), (fused, "one rounding", r"fma\.rn"),
     (fast, "approximation", r"div\.approx"), (towards_zero, "not rounded to nearest", r"add\.rz"),
-    (power, "approximation", "approx"), (atomic, "order", r"atom.*add\.f32"),
-]
+    (power, "approximation", "approx"), (atomic, "order", r"atom.*add\.f32")]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -219,8 +218,7 @@ def test_of_any_capability(capability, monkeypatch):
 @pytest.mark.parametrize(
     "opcode", ["add.f32", "fma.rn.f32", "mad.rn.f32", "div.full.f32", "sqrt.approx.f32", "mul.rn.ftz.f32", "add.rn.f64",
                "sub.rz.f32", "rsqrt.approx.f32", "red.global.add.f32", "mul.bf16", "rcp.rz.f32",
-               "atom.global.add.noftz.f16"],
-)
+               "atom.global.add.noftz.f16"])
 def test_every_rule_is_looked_at(opcode):
     text = "\n\tmul.rn.f32 \t%f1, %f2, %f3;\n\t@%p1 {} \t%f4, %f5, %f6; // fma.rn.f32 in a comment\n"
     for exact in ("add.rn.f32", "sqrt.rn.f32", "red.global.add.u32", "max.f32", "mad.lo.s32", "cvt.rn.f16.f32"):

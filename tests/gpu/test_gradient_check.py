@@ -68,17 +68,23 @@ def test_any_number_of_gradients(machine, count):
     assert_same(expected(grads, max_norm=1.0), checked(machine, grads, max_norm=1.0)[0], "N7")
 
 
+ENDS = (0, np.nan), (2047, np.inf), (2052, -np.inf), (2048, np.nan)  # of tiles and of the tensor
+OF_A_THREAD = [(where, np.inf) for where in (*range(4), *range(128, 132))]
+
+
 @pytest.mark.clause("N12")
-@pytest.mark.parametrize("dtype", SIZES)
-def test_every_element_is_looked_at(machine, dtype):
-    """At the ends of tiles and of the tensor, whichever of the values that are not finite it is."""
-    grads = [np.ones(3, np.float32), np.ones(2053, numpy_dtype(dtype))]
+@pytest.mark.parametrize(("values", "odd"), [
+    *(pytest.param(np.ones(2053, numpy_dtype(dtype)), ENDS, id=dtype) for dtype in SIZES),
+    pytest.param(np.linspace(1e30, 2e30, 256, dtype=np.float32), OF_A_THREAD, id="squares overflow")])
+def test_every_element_is_looked_at(machine, values, odd):
+    """Whichever value that is not finite it is. Where squares overflow, elements are looked at one by one."""
+    grads = [np.ones(3, np.float32), values]
     assert checked(machine, grads)[0]["found_inf"] == [0]
-    for where, value in ((0, np.nan), (2047, np.inf), (2052, -np.inf), (2048, np.nan)):
-        odd = grads[1].copy()
-        odd[where] = value
-        assert cpu.check_gradients([grads[0], odd]).found_inf == 1
-        assert checked(machine, [grads[0], odd])[0]["found_inf"] == [1], where
+    for where, value in odd:
+        grads[1] = values.copy()
+        grads[1][where] = value
+        assert cpu.check_gradients(grads).found_inf == 1
+        assert checked(machine, grads)[0]["found_inf"] == [1], where
 
 
 @pytest.mark.clause("N12")
@@ -86,17 +92,6 @@ def test_overflow_is_not_inf():
     """Finite gradients whose squares overflow: the flag stays 0, and clipping makes them 0."""
     check = cpu.check_gradients([np.full(3, 1e30, np.float32)], max_norm=1.0)
     assert (check.found_inf, check.grad_norm, check.grad_factor) == (0, np.inf, 0)
-
-
-@pytest.mark.clause("N12")
-def test_each_of_the_eight_elements_of_a_thread(machine):
-    """Squares overflow, so elements are looked at one by one: unlike ones are finite, and no place is left out."""
-    grads = [np.linspace(1e30, 2e30, 256, dtype=np.float32)]
-    assert checked(machine, grads)[0]["found_inf"] == [0]
-    for where in (*range(4), *range(128, 132)):
-        odd = grads[0].copy()
-        odd[where] = np.inf
-        assert checked(machine, [odd])[0]["found_inf"] == [1], where
 
 
 def test_bytes_launches_and_races(executor):

@@ -194,8 +194,7 @@ def results_of(function, *operands, memory=None):
 @pytest.mark.clause("N21")
 @pytest.mark.parametrize("kind", [SIGNED, ROOTS])
 @pytest.mark.parametrize(("u", "scale", "sign", "error"), [
-    (0, 1, 1, 2.0**-20), (2**14 - 1, 1.5 + 2.0**-19, -1, -(2.0**-20)), (8192, 1.25, -1, 0),
-])
+    (0, 1, 1, 2.0**-20), (2**14 - 1, 1.5 + 2.0**-19, -1, -(2.0**-20)), (8192, 1.25, -1, 0)])
 def test_codes_are_exact_whatever_is_approximated(kind, u, scale, sign, error):
     """Beside every code and every place between two where the code changes; approximations may be a little off."""
     scale, u = np.float32(scale), chance(np.uint32(4 * u))

@@ -43,8 +43,17 @@ def same(got, want):
         assert ((bits[0] == bits[1]) | (np.isnan(wide[0]) & np.isnan(wide[1]))).all(), i
 
 
+def with_rows(host, blocks=None, seed=3):
+    """Lists of Muon with states by row."""
+    rng, real = np.random.default_rng(seed), np.float64 if host[0][0].dtype == np.float64 else np.float32
+    cuts = blocks or [Blocks()] * len(host[0])
+    return [*host, [rng.random(cut.row_shape(x.shape)).astype(real) for cut, x in zip(cuts, host[0], strict=True)]]
+
+
 def compare(machine, host, steps=1, masters=None, routine="muon", **named):
-    """Steps of a plan and of the reference, from copies of the same lists."""
+    """Steps of a plan and of the reference, from copies of the same lists, with states by row if NorMuon has none."""
+    if routine == "normuon" and len(host) == 3:
+        host = with_rows(host, named.get("blocks"))
     named = dict(lr=0.1, iterations=2) | named
     masters = {} if masters is None else {"master_params": masters}
     on_host, extra = copied(host), {name: copied([xs])[0] for name, xs in masters.items()}
@@ -112,11 +121,16 @@ def test_every_option(machine, named):
     compare(machine, lists(SMALL), **{"iterations": 0} | named)
 
 
+routines = pytest.mark.parametrize(
+    "routine", ["muon", pytest.param("normuon", marks=pytest.mark.clause("N20", "N6"))])
+
+
+@routines
 @pytest.mark.parametrize(("dtypes", "master"), [
     (("bfloat16",) * 3, None), (("float16", "float16", "float32"), "float32"), (("bfloat16",) * 3, "uint16"),
     (("bfloat16", "float32", "bfloat16"), "float32"), (("float32", "bfloat16", "float32"), None)], ids=str)
-def test_every_dtype(machine, dtypes, master):
-    """With masters and remainders, tails and elements that are looked for one by one; the momentum as computed."""
+def test_every_dtype(machine, dtypes, master, routine):
+    """With masters and remainders, tails and elements that are looked for one by one; states as computed."""
     shapes = [(16, 72), (5, 3), (4, 8)]
     host = lists(shapes, *dtypes)
     masters = None
@@ -124,7 +138,7 @@ def test_every_dtype(machine, dtypes, master):
         rng = np.random.default_rng(1)
         exact = [x.astype(np.float32) for x in host[0]]
         masters = exact if master == "float32" else [rng.integers(0, 2**15, s).astype(np.uint16) for s in shapes]
-    compare(machine, host, 2, masters, iterations=0, blocks=[Blocks(), Blocks(), Blocks(columns=2)])
+    compare(machine, host, 2, masters, routine, iterations=0, blocks=[Blocks(), Blocks(), Blocks(columns=2)])
 
 
 def orders(shape, *axes):
@@ -140,11 +154,13 @@ BLOCKS = [
     (Blocks(of="convolution"), (4, 3, 2, 2), (0, 2, 3, 1))]
 
 
-def test_blocks_as_they_lie_in_memory(machine):
-    """Each is a matrix, whatever the order of the axes; nothing is copied."""
+@routines
+def test_blocks_as_they_lie_in_memory(machine, routine):
+    """Each is a matrix, whatever the order of the axes, with Gram matrices and without; nothing is copied."""
     every = [orders(shape, *axes) for _, shape, axes in BLOCKS]
     host = [[xs[k][0] for xs in every] for k in range(3)]
-    compare(machine, host, iterations=1, blocks=[blocks for blocks, *_ in BLOCKS])
+    for more in ({}, {"restarts": ()}):
+        compare(machine, host, routine=routine, iterations=1, blocks=[blocks for blocks, *_ in BLOCKS], **more)
 
 
 def test_what_is_not_finite_stays_in_its_matrix(machine):
@@ -169,13 +185,14 @@ def test_infinities_do_not_meet_the_padding(machine):
     assert (host[0][0] == -np.inf).all()
 
 
-def test_factor_flag_and_missing_gradients(machine):
+@routines
+def test_factor_flag_and_missing_gradients(machine, routine):
     host = lists([(3, 5), (4, 4), (0, 3), (9, 8)])
     host[1][1] = None
     one = np.ones(1, np.float32)
     for gate in ({"grad_factor": one / 3, "found_inf": one * 0}, {"grad_factor": one / 3}, {"found_inf": one}):
-        compare(machine, host, iterations=0, **gate)
-    compare(machine, host, grad_factor=one / 3, found_inf=one, iterations=1)
+        compare(machine, host, routine=routine, iterations=0, **gate)
+    compare(machine, host, routine=routine, grad_factor=one / 3, found_inf=one, iterations=1)
 
 
 def test_launches_do_not_grow_with_the_matrices(machine):

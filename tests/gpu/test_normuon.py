@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from gpu.test_muon import BLOCKS, compare, goes_on, lists, orders
-from refopt.cpu import Blocks
+from gpu.test_muon import compare, goes_on, lists, with_rows
 
 pytest.importorskip("ml_dtypes")
 pytestmark = pytest.mark.clause("N20", "N6")
@@ -12,17 +11,10 @@ SHAPES = {"executor": [(1, 1), (1, 9), (9, 1), (17, 33), (33, 17), (24, 16), (2,
           "gpu": [(1, 1), (1, 300), (300, 1), (17, 33), (33, 17), (64, 64), (512, 512), (99, 9000), (3000, 40)]}
 
 
-def with_rows(host, blocks=None, seed=3):
-    """Lists of Muon with states by row."""
-    rng, real = np.random.default_rng(seed), np.float64 if host[0][0].dtype == np.float64 else np.float32
-    cuts = blocks or [Blocks()] * len(host[0])
-    return [*host, [rng.random(cut.row_shape(x.shape)).astype(real) for cut, x in zip(cuts, host[0], strict=True)]]
-
-
 @pytest.mark.parametrize("compute", ["bfloat16", "float16", "float32", "float64"])
 def test_the_bits_are_those_of_the_reference(machine, compute):
     """Rows of a part of a tile, of one and of several, few of them and many; in two steps."""
-    host = with_rows(lists(SHAPES[machine.name], "float64" if compute == "float64" else "float32"))
+    host = lists(SHAPES[machine.name], "float64" if compute == "float64" else "float32")
     step = compare(machine, host, 2, routine="normuon", compute=compute, iterations=1)
     assert step.launches == 5 + 3
 
@@ -31,28 +23,7 @@ def test_the_bits_are_those_of_the_reference(machine, compute):
     {"beta2": 0.0}, {"beta2": [0.5, 0.9], "row_epsilon": [0.25, 0.0], "lr": [0.1, 0.2]},
     {"use_nesterov": False, "average": False}, {"adjust_lr": "match_rms_adamw", "weight_decay": 0.0}], ids=str)
 def test_every_option(machine, named):
-    compare(machine, with_rows(lists([(3, 5), (16, 8)])), 2, routine="normuon", **{"iterations": 1} | named)
-
-
-@pytest.mark.parametrize(("dtypes", "master"), [
-    (("bfloat16",) * 3, None), (("float16", "float16", "float32"), "float32"), (("bfloat16",) * 3, "uint16")], ids=str)
-def test_every_dtype(machine, dtypes, master):
-    """Averages of rows are of the arithmetic type."""
-    host, masters = lists([(16, 72), (5, 3)], *dtypes), None
-    if master:
-        rng = np.random.default_rng(1)
-        exact = [x.astype(np.float32) for x in host[0]]
-        masters = exact if master == "float32" else [rng.integers(0, 2**15, x.shape).astype(np.uint16) for x in exact]
-    compare(machine, with_rows(host), 2, masters, routine="normuon", iterations=0)
-
-
-def test_blocks_as_they_lie_in_memory(machine):
-    """The rows of each, side by side or apart, with Gram matrices and without."""
-    every = [orders(shape, *axes) for _, shape, axes in BLOCKS]
-    blocks = [blocks for blocks, *_ in BLOCKS]
-    host = with_rows([[xs[k][0] for xs in every] for k in range(3)], blocks)
-    compare(machine, host, routine="normuon", iterations=1, blocks=blocks)
-    compare(machine, host, routine="normuon", iterations=1, blocks=blocks, restarts=())
+    compare(machine, lists([(3, 5), (16, 8)]), 2, routine="normuon", **{"iterations": 1} | named)
 
 
 @pytest.mark.parametrize("row_epsilon", [0.0, 1e-8])
@@ -68,14 +39,6 @@ def test_rows_that_are_zero_or_not_finite(machine, row_epsilon):
         w[1:3] = 0
     with np.errstate(all="ignore"):
         compare(machine, host, 2, routine="normuon", iterations=1, row_epsilon=row_epsilon)
-
-
-def test_factor_flag_and_missing_gradients(machine):
-    host = with_rows(lists([(3, 5), (4, 4), (0, 3), (9, 8)]))
-    host[1][1] = None
-    one = np.ones(1, np.float32)
-    for gate in ({"grad_factor": one / 3, "found_inf": one * 0}, {"found_inf": one}):
-        compare(machine, host, routine="normuon", iterations=0, **gate)
 
 
 def test_a_state_goes_on_in_another_plan(machine):

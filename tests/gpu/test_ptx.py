@@ -15,7 +15,7 @@ from refopt import gpu
 from refopt.catalog import LARS_MOMENTUM, ROUTINES
 from refopt.checks.dtypes import numpy_dtype
 from refopt.cpu.codes import ROOTS, SIGNED
-from refopt.gpu import exactness, runtime
+from refopt.gpu import exactness
 from refopt.gpu.driver import signature_of
 from refopt.gpu.exactness import instructions
 from refopt.gpu.target import EXACT, spelled
@@ -33,20 +33,7 @@ VECTORED = {"float32": "v4.f32", "float16": "v2.b32", "bfloat16": "v2.b32", "flo
 VECTORS = {"fp32": "v4.f32", "fp16 amp": "v2.b32", "bf16": "v2.b32", "fp64": "v2.f64"}
 
 
-class Recorder(runtime.Executor):
-    """Notes the kernels of a plan and what they would be launched with."""
-
-    def __init__(self):
-        self.kernels = {}
-
-    def prepare(self, made, grid, block, args, *how):
-        self.kernels[made.name] = made, signature_of(args)
-        return super().prepare(made, grid, block, args, *how)
-
-
-def kernels_of(case, form, monkeypatch):
-    recorder = Recorder()
-    monkeypatch.setattr(runtime, "_executor", lambda: recorder)
+def kernels_of(case, form, recorder):
     PlacedCase(recorder, case).plan(form, **step_of(case.routine))
     return recorder.kernels
 
@@ -72,9 +59,9 @@ def assert_not_spilled(ptx):
 @pytest.mark.clause("N3")
 @pytest.mark.parametrize("storage", STORAGE)
 @pytest.mark.parametrize("form", LARS_MOMENTUM.forms)
-def test_kernels_are_exact_and_vectorised(form, storage, monkeypatch, request):
+def test_kernels_are_exact_and_vectorised(form, storage, recorder, request):
     """No contraction, no approximation, no flushing, no stray double; 16-byte accesses; no spilled fp32."""
-    kernels = kernels_of(make([5], STORAGE[storage]), form, monkeypatch)
+    kernels = kernels_of(make([5], STORAGE[storage]), form, recorder)
     assert kernels
     if kept_ptx.tested(request, kernels, always=storage == "fp32" and form == "two_launches"):
         return
@@ -103,10 +90,10 @@ FAMILY_AND_STORAGE = [(*row, storage) for row in FAMILY for storage in STORAGE]
 @pytest.mark.parametrize(
     ("routine", "choices", "optional", "storage"), FAMILY_AND_STORAGE,
     ids=lambda x: getattr(x, "name", None) or str(x or ""))
-def test_kernels_of_every_routine_are_exact_and_vectorised(routine, choices, optional, storage, monkeypatch, request):
+def test_kernels_of_every_routine_are_exact_and_vectorised(routine, choices, optional, storage, recorder, request):
     """The same for the rule of every routine, with each of its choices and optional states."""
     case = build.make(routine, [5], STORAGE[storage], optional=tuple(optional), **choices)
-    kernels = kernels_of(case, "merged", monkeypatch)
+    kernels = kernels_of(case, "merged", recorder)
     computing = {name: kernel for name, kernel in kernels.items() if name not in ("fetch_scalars", "settle_scalars")}
     plain = storage == "fp32" and not (choices or optional)
     if kept_ptx.tested(request, computing, always=plain and routine.name in ALWAYS):
@@ -125,10 +112,10 @@ def test_kernels_of_every_routine_are_exact_and_vectorised(routine, choices, opt
 @pytest.mark.clause("N3")
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 @pytest.mark.parametrize("dtypes", build.remainders() + build.stochastic()[:1], ids="-".join)
-def test_bf16_kernels_are_exact_and_vectorised(dtypes, rounding, monkeypatch, request):
+def test_bf16_kernels_are_exact_and_vectorised(dtypes, rounding, recorder, request):
     """The same with remainders and with chance, whose random words are integers throughout."""
     case = build.make(ROUTINES["adamw"], [5], dtypes, rounding=rounding)
-    kernels = kernels_of(case, "merged", monkeypatch)
+    kernels = kernels_of(case, "merged", recorder)
     if kept_ptx.tested(request, kernels):
         return
     ptx = exact_ptx(*kernels["merged_adamw"])
@@ -139,12 +126,12 @@ def test_bf16_kernels_are_exact_and_vectorised(dtypes, rounding, monkeypatch, re
 
 @pytest.mark.clause("N3", "N21")
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
-def test_kernels_of_states_in_8_bits_are_exact(rounding, monkeypatch, request):
+def test_kernels_of_states_in_8_bits_are_exact(rounding, recorder, request):
     """But for what a test of inline PTX shows to be exact as a whole."""
     case = build.make(ROUTINES["adamw"], [5], rounding=rounding)
     kinds = {"moment1": SIGNED, "moment2": ROOTS}
     coded = {name: [kind.coded(x) for x in case.slots[name]] for name, kind in kinds.items()}
-    kernels = kernels_of(case.replace(**coded), "merged", monkeypatch)
+    kernels = kernels_of(case.replace(**coded), "merged", recorder)
     if kept_ptx.tested(request, kernels):
         return
     ptx = exact_ptx(*kernels["merged_adamw"])
@@ -154,10 +141,8 @@ def test_kernels_of_states_in_8_bits_are_exact(rounding, monkeypatch, request):
 
 @pytest.mark.clause("N3")
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
-def test_gradient_check_kernels_are_exact_and_vectorised(dtype, monkeypatch, request):
+def test_gradient_check_kernels_are_exact_and_vectorised(dtype, recorder, request):
     """The gradient check, and the joining of its sums."""
-    recorder = Recorder()
-    monkeypatch.setattr(runtime, "_executor", lambda: recorder)
     gpu.gradient_check([recorder.to_device(np.ones(5, numpy_dtype(dtype)))])
     if kept_ptx.tested(request, recorder.kernels):
         return
@@ -168,10 +153,9 @@ def test_gradient_check_kernels_are_exact_and_vectorised(dtype, monkeypatch, req
 
 @pytest.mark.clause("N3", "N22")
 @pytest.mark.parametrize(("dtype", "count"), [("float32", "global"), ("bfloat16", "row"), ("float64", "row")])
-def test_lazy_kernels_are_exact_and_vectorised(dtype, count, monkeypatch, request):
+def test_lazy_kernels_are_exact_and_vectorised(dtype, count, recorder, request):
     """Sums, and the step; rows are marked by integers alone."""
-    recorder, double = Recorder(), dtype == "float64"
-    monkeypatch.setattr(runtime, "_executor", lambda: recorder)
+    double = dtype == "float64"
     scalars = [np.ones(2 if count == "row" else 1, dtype if double else "float32")] * 2
     arrays = [np.ones((2, 3), numpy_dtype(dtype)) for _ in range(3)] + scalars
     params, *states = [[recorder.to_device(x)] for x in arrays]
@@ -190,10 +174,8 @@ def test_lazy_kernels_are_exact_and_vectorised(dtype, count, monkeypatch, reques
 @pytest.mark.parametrize("scale", [1, 0.5])
 @pytest.mark.parametrize("target", VECTORED)
 @pytest.mark.parametrize("source", VECTORED)
-def test_cast_kernels_are_exact_and_vectorised(source, target, scale, monkeypatch, request):
+def test_cast_kernels_are_exact_and_vectorised(source, target, scale, recorder, request):
     """One rounding of a product at most, none by way of fp32, and wide access; copies know no type."""
-    recorder = Recorder()
-    monkeypatch.setattr(runtime, "_executor", lambda: recorder)
     arrays = [recorder.to_device(np.ones(5, numpy_dtype(dtype))) for dtype in (source, target)]
     gpu.cast_plan(arrays[:1], arrays[1:], scale=scale)
     if kept_ptx.tested(request, recorder.kernels, always=(source, target, scale) == ("float32", "float16", 0.5)):
@@ -214,10 +196,8 @@ def test_cast_kernels_are_exact_and_vectorised(source, target, scale, monkeypatc
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
-def test_copies_of_each_size_are_vectorised(dtype, monkeypatch, request):
+def test_copies_of_each_size_are_vectorised(dtype, recorder, request):
     """Moved 16 bytes at a time, and where they do not lie so, by element."""
-    recorder = Recorder()
-    monkeypatch.setattr(runtime, "_executor", lambda: recorder)
     gpu.cast_plan(*([recorder.to_device(np.ones(5, dtype))] for _ in range(2)))
     if kept_ptx.tested(request, recorder.kernels):
         return
@@ -229,19 +209,17 @@ def test_copies_of_each_size_are_vectorised(dtype, monkeypatch, request):
 
 
 @pytest.mark.clause("N3")
-def test_loss_scale_kernel_is_exact(monkeypatch):
+def test_loss_scale_kernel_is_exact(recorder):
     """And its PTX is of the capability asked for."""
-    recorder = Recorder()
-    monkeypatch.setattr(runtime, "_executor", lambda: recorder)
     gpu.loss_scaling(*(recorder.to_device(np.ones(1, x)) for x in (np.float32, np.float32, np.int32, np.int32)))
     ((made, signature),) = recorder.kernels.values()
     assert ".target sm_90" in exact_ptx(made, signature) and ".target sm_80" in made.ptx(signature, (8, 0))
 
 
 @pytest.mark.parametrize(("storage", "instruction"), [("fp16 amp", "cvt.rn.f16.f32"), ("bf16", "cvt.rn.bf16.f32")])
-def test_rounding_stores_are_instructions_of_their_own(storage, instruction, monkeypatch, request):
+def test_rounding_stores_are_instructions_of_their_own(storage, instruction, recorder, request):
     """fp16 and bf16 are rounded to nearest even in hardware."""
-    kernels = kernels_of(make([5], STORAGE[storage]), "separate", monkeypatch)
+    kernels = kernels_of(make([5], STORAGE[storage]), "separate", recorder)
     if kept_ptx.tested(request, kernels):
         return
     ((made, signature),) = kernels.values()
@@ -251,9 +229,9 @@ def test_rounding_stores_are_instructions_of_their_own(storage, instruction, mon
 @pytest.mark.parametrize(
     ("storage", "norm_of", "kept", "passed"),
     [("fp32", "param", 16, 0), ("fp16 amp", "param", 8, 8), ("fp16 amp", "master", 16, 0), ("fp64", "param", 0, 0)])
-def test_the_cache_is_asked_to_keep_what_is_read_again(storage, norm_of, kept, passed, monkeypatch, request):
+def test_the_cache_is_asked_to_keep_what_is_read_again(storage, norm_of, kept, passed, recorder, request):
     """Eight vector loads of p and of g in a tile; the update does not read a parameter that has a master."""
-    kernels = kernels_of(make([5], STORAGE[storage], norm_of=norm_of), "two_launches", monkeypatch)
+    kernels = kernels_of(make([5], STORAGE[storage], norm_of=norm_of), "two_launches", recorder)
     if kept_ptx.tested(request, kernels):
         return
     made, signature = kernels["merged_lars_momentum_norms"]

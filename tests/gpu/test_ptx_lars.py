@@ -9,9 +9,8 @@ import pytest
 needs.compiler()
 
 from gpu import kept_ptx
-from gpu.test_ptx import Recorder, assert_not_spilled, exact_ptx, kernels_of
+from gpu.test_ptx import assert_not_spilled, exact_ptx, kernels_of
 from refopt.catalog import LARS_MOMENTUM
-from refopt.gpu import runtime
 from refopt.gpu.vectors import POLICIES
 from refopt.oracle.exact.build import remainders
 from refopt.oracle.exact.lars import STEP, gate, make
@@ -30,11 +29,8 @@ def given_kernels(form, recorder, given):
 
 @pytest.mark.clause("N3")
 @forms
-def test_kernels_are_exact_and_spared_what_is_not_given(form, monkeypatch, request):
+def test_kernels_are_exact_and_spared_what_is_not_given(form, recorder, request):
     """With a factor, too; a step that is given nothing has kernels that do not look for it."""
-    recorder = Recorder()
-    monkeypatch.setattr(runtime, "_executor", lambda: recorder)
-
     def parameters(ptx):
         """How many of the last two, factor and flag, are loaded."""
         names = re.findall(r"\.param \.u64 (\w+)", ptx[: ptx.index("{")])
@@ -52,18 +48,18 @@ def test_kernels_are_exact_and_spared_what_is_not_given(form, monkeypatch, reque
         assert (parameters(plain_made.ptx(plain_signature)), parameters(ptx)) == (0, 2), name
 
 
-def ptx_of(form, dtypes, norm_of, monkeypatch, request):
+def ptx_of(form, dtypes, norm_of, recorder, request):
     """The PTX of each kernel; none if the test has passed on them before."""
-    made = kernels_of(make([5], dtypes, norm_of=norm_of), form, monkeypatch)
+    made = kernels_of(make([5], dtypes, norm_of=norm_of), form, recorder)
     return {} if kept_ptx.tested(request, made) else {name: exact_ptx(*kernel) for name, kernel in made.items()}
 
 
 @pytest.mark.clause("N3")
 @forms
 @norms
-def test_kernels_are_exact_and_vectorised(form, norm_of, monkeypatch, request):
+def test_kernels_are_exact_and_vectorised(form, norm_of, recorder, request):
     """Both halves by vectors, rounded as integers, nothing in local memory."""
-    texts = ptx_of(form, remainders()[0], norm_of, monkeypatch, request)
+    texts = ptx_of(form, remainders()[0], norm_of, recorder, request)
     for name, ptx in texts.items():
         assert re.search(r"ld\.global\.(L2::cache_hint\.)?v2\.b32", ptx), name
         assert_not_spilled(ptx)
@@ -72,9 +68,9 @@ def test_kernels_are_exact_and_vectorised(form, norm_of, monkeypatch, request):
 
 
 @pytest.mark.parametrize(("norm_of", "kept"), [("param", 4), ("master", 6)])
-def test_the_cache_is_asked_to_keep_all_that_is_read_again(norm_of, kept, monkeypatch, request):
+def test_the_cache_is_asked_to_keep_all_that_is_read_again(norm_of, kept, recorder, request):
     """Two vector loads of the gradient in a row, and of each half that is normed; four rows, if they are unrolled."""
-    if not (texts := ptx_of("two_launches", remainders()[0], norm_of, monkeypatch, request)):
+    if not (texts := ptx_of("two_launches", remainders()[0], norm_of, recorder, request)):
         return
     ptx = texts["merged_lars_momentum_norms"]
     assert ptx.count("ld.global.L2::cache_hint") in (kept, 4 * kept)

@@ -223,8 +223,7 @@ SMALL = [
     ("19ce181d1b7c9adf9b4b9b971b031c109aa41b1a1c2c9ad59b9c9a8b99fe9a8f",
      "99fa1b6b1a879aae9bf61b901a6b9a9b1aad99429ab499429ba41ba21a681a83", 0x3),
     ("9afd1bd81a931b781abc1b159b479b231a591b1b9b469ac99b279b429a319b6b",
-     "1b091b159a159b191b751abe1acb1b329a8a1b041b6e1b859b221a3d9b0719d0", 0x80000015),
-]
+     "1b091b159a159b191b751abe1acb1b329a8a1b041b6e1b859b221a3d9b0719d0", 0x80000015)]
 
 
 @pytest.mark.parametrize(("row", "column", "expected"), SMALL)

@@ -246,8 +246,7 @@ REFUSED = [
     ({"values": [VALUES.astype(float)]}, "values[0]: expected a dtype that widens to float32, got float64"),
     ({"values": []}, "values: expected 1 entries, as params has, got 0"),
     ({"seed": 1}, "seed: expected one of lr, mu, l2_decay, dampening, rescale_grad, use_nesterov, maximize, "
-     "master_params, grad_factor, found_inf, count"),
-]
+     "master_params, grad_factor, found_inf, count")]
 
 
 def on_executor(x):

@@ -61,8 +61,7 @@ OF_ALL = {
     # Parameter and remainder taken for the two halves, rounding forgotten; and the remainder written, and never read.
     "HalvesSideBySide": {
         "join(param, master)": "(param.view(np.uint16).astype(np.uint32) << 16 | master).view(np.float32)"},
-    "ParameterAloneForExact": {"join(param, master)": "param.astype(real)"},
-}
+    "ParameterAloneForExact": {"join(param, master)": "param.astype(real)"}}
 OF_SCALARS = {"FirstScalars": {"call.slots[name][i])": "call.slots[name][0 if name in row.scalars else i])"}}
 OF_LAMB = {"NormOfUnrounded": {"else x.astype(array.dtype)": "else x"}}  # the norm of what it has stored it alone takes
 OF_CHANCE = {"SeedIgnored": {'int(numbers.pop("seed", 0))': '0 * int(numbers.pop("seed", 0))'},

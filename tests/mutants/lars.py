@@ -40,8 +40,7 @@ WRONG: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "GradNormNotTested": ({NORMS: "param_norm > 0"}, {}),
     "ParamNormNotTested": ({NORMS: "grad_norm > 0"}, {}),  # parameters that are zero stay zero
     "NanNormAdapts": ({NORMS: "not (param_norm <= 0) and not (grad_norm <= 0)"}, {}),
-    "FlagIsOne": ({}, {"found_inf.reshape(-1)[0] != 0": "found_inf.reshape(-1)[0] == 1"}),
-}
+    "FlagIsOne": ({}, {"found_inf.reshape(-1)[0] != 0": "found_inf.reshape(-1)[0] == 1"})}
 MUTANTS: dict[str, Run] = mutants(LARS_MOMENTUM) | {
     name: implementation(LARS_MOMENTUM, rewritten(LARS_MOMENTUM.rule, rule, whole=whole), changes)
     for name, (rule, changes) in WRONG.items()}

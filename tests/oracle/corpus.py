@@ -71,8 +71,7 @@ NEW = {
         "g = g + real(l2_decay) * p": "g += real(l2_decay) * p", "d = g + real(mu) * v if use_nesterov else v": "d = v",
         "p -= real(lr) * d": "p -= real(lr) * d\n    return params, grads"}, "velocities aliases the gradient"),
     "numbers of the first tensor": ("adamw", {REAL: REAL + "        lr = lr[0] if isinstance(lr, list) else lr\n"},
-        "lr of the first"),
-}
+        "lr of the first")}
 
 
 def one_norm(routine: str) -> Any:

@@ -22,18 +22,15 @@ import numpy as np
 
 print("imported")
 
-
 class Steps:
     @staticmethod
     def nested(params, grads, *, lr, l2_decay=0.0):
         right(params, grads, lr=lr, l2_decay=l2_decay)
 
-
 def right(params, grads, *, lr, l2_decay):
     for p, g in zip(params, grads):
         real = np.float64 if p.dtype == np.float64 else np.float32
         p[...] = p.astype(real) - real(lr) * (g.astype(real) + real(l2_decay) * p.astype(real))
-
 
 def wrong(params, grads, *, lr, l2_decay):
     """A mistake, and something that would spoil a report in JSON."""
@@ -41,17 +38,14 @@ def wrong(params, grads, *, lr, l2_decay):
     for p, g in zip(params, grads):
         p -= lr * g
 
-
 def apart(params, grads, *, lr):
     for p, g in zip(params, grads):
         p -= lr * g if len({x.dtype for x in params}) == 1 else 0 * g
-
 
 def flushing(params, grads, *, lr):
     for p, g in zip(params, grads):
         new = p - lr * g
         p[...] = np.where(abs(new) < np.finfo(np.float32).tiny, 0, new)
-
 
 number = 3
 '''

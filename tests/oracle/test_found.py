@@ -61,8 +61,7 @@ FOUND = {  # routine, step, dtype, the law that fails, and a part of the label o
     "indexes in fp32": ("sgd", some(lambda size: np.arange(size, dtype=np.float32).astype(int)), "float32", "L5",
         "element 16781301 of 16781313: expected"),
     "a place of another element": ("sgd", some(np.arange, lambda size: np.arange(size) - (size > 2**24)), "float32",
-        "L5", "like element 8"),
-}
+        "L5", "like element 8")}
 
 
 @pytest.mark.parametrize(("routine", "step", "dtype", "law", "label"), FOUND.values(), ids=FOUND)
@@ -192,8 +191,7 @@ NAMED = {  # routine, step, dtype, laws, and the cause
     "kept by step": ("adamw", step_of("adamw", {"def step": "KEPT = {}\n\n\ndef step", "1 - beta2**step":
         "KEPT.setdefault(step, 1 - beta2**step)"}), "float32", ["L1"], "kept by step alone"),
     "a step in fp16": ("adamw", counting(BF16), "float32", ["L24"],
-        "bias correction of the step rounded to bfloat16"),
-}
+        "bias correction of the step rounded to bfloat16")}
 
 
 @pytest.mark.parametrize(("routine", "step", "dtype", "laws", "text"), NAMED.values(), ids=NAMED)

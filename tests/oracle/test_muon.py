@@ -189,13 +189,11 @@ GRAM = {"compute": "float16", "coefficients": "polar_express", "restarts": (2,)}
 GROWN = r"too late or never: R is indefinite.*; some singular values of 96 x 24, 0\.8, .* become \d\d.* expected 2\.\d,"
 CAUSES = [  # a wrong step, what it leaves undeclared, and how it is named, if it is
     ({}, (), ""), ({"wrong": MIRRORED}, (), ""), ({"restarts": (3,)}, (), ""),
-    ({"wrong": KEPT}, (), "Q kept at a restart"), ({"restarts": ()}, (), GROWN),
-]
+    ({"wrong": KEPT}, (), "Q kept at a restart"), ({"restarts": ()}, (), GROWN)]
 SLOW = [
     ({"wrong": OLD}, (), "R from the x before a restart"), ({"applied": False}, (), "the last Q not applied"),
     ({"wrong": "added"}, (), "epsilon is added to the norm"), ({"restarts": (1,)}, (), "restarted one iteration early"),
-    ({"restarts": ()}, ("restarts",), GROWN), ({}, ("restarts",), r"as restarts=\(2,\) declares"),
-]
+    ({"restarts": ()}, ("restarts",), GROWN), ({}, ("restarts",), r"as restarts=\(2,\) declares")]
 
 
 @pytest.mark.parametrize(("named", "undeclared", "cause"), [

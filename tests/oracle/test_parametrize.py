@@ -13,57 +13,46 @@ from refopt import oracle
 
 NAMED = dict(dtypes=["float32", "float64"], laws=["L1", "L7", "L12"], examples=0, diagnose=False)
 
-
 def right(params, grads, *, lr):
     for p, g in zip(params, grads):
         p -= lr * g
-
 
 def flushing(params, grads, *, lr):
     for p, g in zip(params, grads):
         new = p - lr * g
         p[...] = np.where(abs(new) < np.finfo(p.dtype).tiny, 0, new)
 
-
 @oracle.parametrize("sgd", right, **NAMED)
 def test_right(check):
     check()
-
 
 @oracle.parametrize("sgd", flushing, **NAMED)
 def test_wrong(check):
     check()
 
-
 @oracle.parametrize("sgd", flushing, expected_failures={"L7": "flushes to zero"}, **NAMED)
 def test_expected(check):
     check()
-
 
 @oracle.parametrize("sgd", flushing, expected_failures={"L7-float32": "flushes"}, skips={"L7-float64": "also"}, **NAMED)
 def test_of_a_dtype(check):
     check()
 
-
 def nothing(params, grads, *, lr):
     raise NotImplementedError("not today")
-
 
 @oracle.parametrize("sgd", nothing, **NAMED)
 def test_never_compared(check):
     check()
-
 
 def of_float32(params, grads, *, lr):
     if params[0].dtype != np.float32:
         raise NotImplementedError("not yet")
     right(params, grads, lr=lr)
 
-
 @oracle.parametrize("sgd", of_float32, **NAMED)
 def test_one_dtype(check):
     check()
-
 
 @oracle.parametrize("sgd", right, expected_failures="skips.txt", **NAMED)
 def test_too_good(check):

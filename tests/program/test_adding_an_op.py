@@ -40,7 +40,6 @@ program.check()
 fused = fuse_clamps(program)
 assert fused.applied and fused.program.counts()["clamp"] == 2, fused.program.counts()
 
-
 def outcome(program):
     def rank(world):
         arrays = {name: np.ones(shape, np.float32) for name, shape in [("w", (4, 3)), ("b", (4,)), ("c", (5,))]}
@@ -51,7 +50,6 @@ def outcome(program):
         return [bound.read(name).tobytes() for name in arrays]
 
     return local.run(rank, 2)
-
 
 assert outcome(program) == outcome(fused.program)
 """

@@ -53,8 +53,7 @@ KINDS = {
     "eights": {"2**31", "2**64", "10**400"},
     "per tensor": {"array of one", "single"},  # of the one that the op has
     "small": {"1", "int8", "int array"},  # of ranks, of which there cannot be 2**31
-    "array": {"array", "single", "array of one", "empty", "no dimensions", "int array", "bool array"},
-}
+    "array": {"array", "single", "array of one", "empty", "no dimensions", "int array", "bool array"}}
 
 
 def variables():

@@ -195,8 +195,7 @@ def test_scalars_that_differ_are_no_flat_step():
 @pytest.mark.parametrize(("apply", "message"), [
     (passes.shard, r"pipeline: passes\[0\], shard: expected .* bound by functools.partial, got .* rank, degree, too"),
     (partial(passes.shard, rank=0), r"pipeline: passes\[0\], shard: .*, got one that needs degree, too"),
-    (passes.preset("data_parallel"), r"pipeline: passes\[0\]: expected a function .*; write \* before a list of"),
-])
+    (passes.preset("data_parallel"), r"pipeline: passes\[0\]: expected a function .*; write \* before a list of")])
 def test_a_pipeline_of_what_is_no_function_of_a_program_alone(apply, message):
     with pytest.raises(TypeError, match=f"^{message}"):
         passes.pipeline(step_program([("a", (3,))], "sgd", lr=0.1), apply)

@@ -273,8 +273,7 @@ CASES = {  # a step, for which parameters averages stay, why, and whether some d
     "bf16": (lambda: steps_of("b", config="bf16"), "b", "'b@GRAD' is rounded to bfloat16", False),
     "fp32 for fp64": (lambda: steps_of("b", config="fp64", grad_dtype="float32"), "b",
                       "'b@GRAD' is rounded to float32", False),
-    "a chain": (chain, "abcd", TWICE.format("sgd of 'a'"), False),
-}
+    "a chain": (chain, "abcd", TWICE.format("sgd of 'a'"), False)}
 
 
 @pytest.mark.parametrize("case", CASES)

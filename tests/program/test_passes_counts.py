@@ -21,8 +21,7 @@ def ops_of(routine, tensors, groups, *, ranks, early, units=1, sparse=0, fused="
     found = {
         "backward": tensors, "all_reduce": groups * (ranks > 1), "all_gather": sparse * (ranks > 1),
         "scatter_add": sparse, "scale": (groups + sparse) * (ranks > 1 and not folded)
-        + early * len(routine.scalars) * (units + sparse), routine.name: sparse,
-    }
+        + early * len(routine.scalars) * (units + sparse), routine.name: sparse}
     fused = fused or routine.name
     found[fused] = found.get(fused, 0) + units
     return {kind: count for kind, count in found.items() if count}

@@ -31,8 +31,7 @@ def plain(*names):
     (dict(groups_size=1), ["c.w", "x y", "b.w b.v", "a.w a.b.c"]),
     (dict(groups_size=2), ["x y c.w", "a.w a.b.c b.w b.v"]), (dict(groups_size=3), ["c.w", "a.w a.b.c b.w b.v x y"]),
     (dict(), ["c.w", "a.w a.b.c b.w b.v x y"]), (dict(groups_size=4), ["a.w a.b.c b.w b.v x y c.w"]),
-    (dict(groups_size=-1), ["a.w a.b.c b.w b.v x y c.w"]),
-])
+    (dict(groups_size=-1), ["a.w a.b.c b.w b.v x y c.w"])])
 def test_early_by_layer_and_number(flags, expected):
     """Up to the first dot; what has none is one layer, where the first of it is. The last group comes first."""
     got, made = groups(early, plain("a.w", "b.w", "x", "a.b.c", "y", "b.v", "c.w"), **flags)
@@ -44,8 +43,7 @@ def test_early_by_layer_and_number(flags, expected):
     (0, ["d.w", "c.w", "b.w", "a.w"]), (1, ["d.w", "c.w", "b.w", "a.w"]), (4, ["d.w", "c.w", "b.w", "a.w"]),
     (8, ["d.w", "b.w c.w", "a.w"]), (9, ["d.w", "b.w c.w", "a.w"]), (12, ["d.w", "b.w c.w", "a.w"]),
     (13, ["c.w d.w", "a.w b.w"]), (16, ["c.w d.w", "a.w b.w"]), (17, ["d.w", "a.w b.w c.w"]),
-    (100, ["a.w b.w c.w d.w"]),
-])
+    (100, ["a.w b.w c.w d.w"])])
 def test_early_by_memory(memory, expected):
     """A group is closed when it has so many bytes: it may have more. Exactly as many close it, too."""
     tensors = [("a.w", 12), ("b.w", 4), ("c.w", 8), ("d.w", 8)]
@@ -75,8 +73,7 @@ def test_later_with_no_memory_is_one_group_sorted_by_name():
 
 @pytest.mark.parametrize(("memory", "expected"), [
     (0.5, ["a.w", "b.w", "c.w c.b", "d.w"]), (1, ["a.w", "b.w c.w c.b", "d.w"]), (1.5, ["a.w b.w", "c.w c.b d.w"]),
-    (1.75, ["a.w b.w c.w c.b", "d.w"]), (99, ["a.w b.w c.w c.b d.w"]),
-])
+    (1.75, ["a.w b.w c.w c.b", "d.w"]), (99, ["a.w b.w c.w c.b d.w"])])
 def test_later_by_memory(memory, expected):
     """In megabytes of 2**20 bytes; layers are not cut; exactly as many close a group."""
     tensors = [("a.w", MB), ("b.w", MB // 2), ("c.w", MB // 4), ("c.b", MB // 4), ("d.w", MB)]
@@ -87,8 +84,7 @@ def test_later_by_memory(memory, expected):
     (1, 99, ["a.1 a.2 b.1 c.1 c.2 d.1"]), (2, 99, ["a.1 a.2 b.1", "c.1 c.2 d.1"]),
     (3, 99, ["a.1 a.2 b.1 c.1 c.2", "d.1"]), (5, 99, ["a.1 a.2 b.1 c.1 c.2 d.1"]),
     (2, -1, ["a.1 a.2", "b.1", "c.1 c.2", "d.1"]), (2, 0, ["a.1 a.2 b.1 c.1 c.2 d.1"]),
-    (3, 8 / MB, ["a.1 a.2", "b.1 c.1 c.2", "d.1"]),
-])
+    (3, 8 / MB, ["a.1 a.2", "b.1 c.1 c.2", "d.1"])])
 def test_later_by_number_of_tensors(size, memory, expected):
     """More tensors than that close a group, so it has one more at least; only where memory counts."""
     tensors = plain("a.1", "a.2", "b.1", "c.1", "c.2", "d.1")
@@ -111,8 +107,7 @@ def test_later_by_dtype():
 
 @pytest.mark.parametrize(("limit", "expected"), [
     (11, ["a", "b c", "d", "e"]), (12, ["a b", "c d", "e"]), (15, ["a b", "c d", "e"]), (16, ["a b c", "d e"]),
-    (3, ["a", "b", "c", "d", "e"]), (99, ["a b c d e"]),
-])
+    (3, ["a", "b", "c", "d", "e"]), (99, ["a b c d e"])])
 def test_fuse_size(limit, expected):
     """A group never exceeds the limit, unless a tensor does by itself; exactly the limit fits."""
     got, made = groups(fuse_size, [("a", 8), ("b", 4), ("c", 4), ("d", 4), ("e", 12)], limit=limit / MB)

@@ -180,8 +180,7 @@ ALONE = "expected all-reduces of gradients over all ranks, and nothing else"
     (passes.offload(program_of()).program, "states are in host memory; apply offload afterwards"),
     (cases.adam(PARAMS[:1], config=REMAINDER, world_size=2), "is a remainder, which has no average"),
     *((cases.edited(program_of(), lambda op, x=x: [op.replace(attrs={"scale": x})] if op.type == "scale" else [op]),
-       f"{x!r} is not an average over 3 ranks") for x in (0.3, 0.25, 0.0, -1 / 3, 1e-320)),
-])
+       f"{x!r} is not an average over 3 ranks") for x in (0.3, 0.25, 0.0, -1 / 3, 1e-320))])
 def test_what_is_declined(program, reason):
     result = local_steps(program, 2)
     assert result.program is program and any(why.endswith(reason) for why in result.reasons), result.reasons

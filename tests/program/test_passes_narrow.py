@@ -63,8 +63,7 @@ def test_bytes_are_half(others, backend):
 @pytest.mark.parametrize(("average", "given", "skipped"), [
     ("before", [60000.0, 60000.0], False), ("after", [60000.0, 60000.0], True), ("after", [30000.0, 30000.0], False),
     ("before", [1.0, np.inf], True), ("after", [np.nan, 1.0], True), ("before", [65519.0, 0.0], False),
-    ("before", [0.0, 2.0**17], True),
-])
+    ("before", [0.0, 2.0**17], True)])
 def test_a_sum_that_overflows_skips_the_step_on_all_ranks(average, given, skipped, backend):
     """Two gradients of 60000 overflow fp16, their halves do not; after a skipped step the loss scale is halved."""
     program = sharding.step([("a", (5,))], world_size=2, fp32=["a"], loss_scale=8.0)
@@ -110,8 +109,7 @@ SHARED = "only all-reduces are narrowed: before shard; for shard_elements use am
     (passes.over_axes(cases.adam(world_size=4), {"a": 2, "b": 2}).program, {}, "it sums along the axis 'a' of a mesh"),
     (cases.adam(config="amp", world_size=2), {}, "no all-reduce sums gradients in float32"),
     (cases.adam(config="fp64", world_size=2), {}, "no all-reduce sums gradients in float32"),
-    (cases.adam(), {}, "no all-reduce sums gradients in float32"),
-])
+    (cases.adam(), {}, "no all-reduce sums gradients in float32")])
 def test_what_is_declined(program, arguments, reason):
     result = narrow_sums(program, **arguments)
     assert result.applied == (not reason) and (not reason or result.reasons[0].endswith(reason)), result.reasons

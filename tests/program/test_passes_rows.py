@@ -164,8 +164,7 @@ VARS = {x: Var(x, (1,), "float32", True, initial=first) for x, first in ((POWER,
     (with_op("move", ["e"], out=["e@GRAD@GATHERED"]),
      "move of 'e@GRAD@GATHERED' in between changes 'e@GRAD@GATHERED', which scatter_add of 'e@GRAD@DENSE' reads"),
     (cases.edited(program_of(ranks=1), lambda op: [op] if op.role != "optimize" else []),
-     "expected one gradient, made in each step and read by an update"),
-])
+     "expected one gradient, made in each step and read by an update")])
 def test_what_is_declined(program, reason):
     """By one count or both; what is left is valid."""
     results = [update_rows(program, count) for count in COUNTS]

@@ -15,8 +15,7 @@ from refopt.program.passes import on_device
 
 STRATEGIES = {
     "reduce": passes.reduce_to_owners, "send": cases.sent, "send balanced": partial(cases.sent, receiver="balanced"),
-    "send after all_reduce": partial(cases.sent, strategy="all_reduce"),
-}
+    "send after all_reduce": partial(cases.sent, strategy="all_reduce")}
 MADE = pytest.mark.parametrize("strategy", STRATEGIES)
 
 
@@ -25,8 +24,7 @@ MADE = pytest.mark.parametrize("strategy", STRATEGIES)
 
 @pytest.mark.parametrize("options", [
     {}, {"config": "amp"}, {"early": True}, {"sparse": ["a.w", "b.v"]}, {"sparse": ["a.w"], "config": "bf16"},
-    {"config": {name: "fp64" if name[0] == "a" else "fp32" for name, _ in PARAMS}},
-])
+    {"config": {name: "fp64" if name[0] == "a" else "fp32" for name, _ in PARAMS}}])
 @pytest.mark.parametrize("devices", [1, 2, 8])
 def test_all_reduce_is_the_usual_step(devices, options):
     """What `step_program` makes for so many ranks, op for op."""
@@ -231,8 +229,7 @@ def test_receivers():
 @pytest.mark.parametrize(("program", "why"), [
     (lambda: adam(PARAMS, world_size=2), "all_reduce already has devices or ranks; expected the step of one device"),
     (lambda: passes.reduce_to_owners(adam(), 2).program, "reduce already has devices or ranks"),
-    (lambda: passes.fuse_optimizer(adam()).program, "updates a buffer of several parameters; apply fuse_opt"),
-])
+    (lambda: passes.fuse_optimizer(adam()).program, "updates a buffer of several parameters; apply fuse_opt")])
 @MADE
 def test_declined(program, why, strategy):
     result = STRATEGIES[strategy](program(), 2)
@@ -288,8 +285,7 @@ def test_gates_go_along():
     ("lars_momentum", {}, "'b.w' is not cut: lars_momentum has norms of tensors"),
     ("lamb", {}, "'b.w' is not cut: lamb has norms of tensors"),
     ("sgd", {"rounding": "stochastic", "config": Config("bfloat16", "bfloat16", "float32")},
-     "'b.w' is not cut: stochastic rounding counts the elements"),
-])
+     "'b.w' is not cut: stochastic rounding counts the elements")])
 def test_what_is_not_cut(optimizer, numbers, why):
     """A norm of a block is none of the tensor."""
     program = step_program(PARAMS, optimizer, **{**numbers_of(optimizer), **numbers})
@@ -324,8 +320,7 @@ JOIN = {"inputs": {"x": ["a", "b"]}, "outputs": {"out": ["w"]}}
     ({"a": (2, 3)}, Op("send_barrier", {"x": ["a"]}), "out: expected variables, got none"),
     ({"a": (2, 3), "b": (2, 3)}, Op("split", attrs={"blocks": ((0, 0, 6), (1, 6, 6))}, **X), "expected it in startup"),
     ({"a": (4, 3)}, Op("split", {"x": ["w", "w"]}, {"out": ["a"]}, {"blocks": ((0, 0, 12),)}, "startup"),
-     "x: expected one variable, got 2"),
-])
+     "x: expected one variable, got 2")])
 def test_bad_ops(shapes, op, message):
     program = step_program([("w", (4, 3))], "sgd", lr=1.0)
     made = program.with_vars(Var(name, shape, "float32", True) for name, shape in shapes.items())
@@ -383,8 +378,7 @@ def test_broadcast_params_waits_for_the_last():
 
 
 @pytest.mark.parametrize(("owner", "error", "message"), [
-    (2, ValueError, "expected a rank from 0 to 1, got 2"), (0.5, TypeError, "expected a rank, got 0.5"),
-])
+    (2, ValueError, "expected a rank from 0 to 1, got 2"), (0.5, TypeError, "expected a rank, got 0.5")])
 def test_broadcast_params_from_nobody(owner, error, message):
     """All owners are looked at before anything is sent."""
 

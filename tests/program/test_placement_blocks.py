@@ -56,8 +56,7 @@ def test_blocks_of_any_variable(shape, count, least):
 
 @pytest.mark.parametrize(("args", "message"), [
     (([(3, 0)], 2), r"slice_variable: shapes\[0\]\[1\]: expected an integer of at least 1, got 0"),
-    (([(True, 3)], 2), r"slice_variable: shapes\[0\]\[0\]: expected an integer of at least 1, got True"),
-])
+    (([(True, 3)], 2), r"slice_variable: shapes\[0\]\[0\]: expected an integer of at least 1, got True")])
 def test_bad_arguments(args, message):
     with pytest.raises((TypeError, ValueError), match=f"^{message}"):
         slice_variable(*args)
@@ -128,8 +127,7 @@ def test_a_scalar_is_one_block():
 @pytest.mark.parametrize(("cut", "message"), [
     ([Block(0, 0, 6)], r"blocks: expected the 12 elements of shape \(4, 3\), got 6"),
     ([Block(0, 0, 6), Block(1, 1, 6)], r"blocks\[1\]: expected it to start at element 6, got 1"),  # Paddle's offset
-    ([Block(0, 0, 4), Block(1, 4, 8)], r"block 0: expected whole rows of shape \(4, 3\), got elements 0 to 3"),
-])
+    ([Block(0, 0, 4), Block(1, 4, 8)], r"block 0: expected whole rows of shape \(4, 3\), got elements 0 to 3")])
 def test_blocks_that_do_not_make_up_the_variable(cut, message):
     """Paddle's split_byref does not add up its rows."""
     with pytest.raises((TypeError, ValueError), match=message):

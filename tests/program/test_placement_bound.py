@@ -38,8 +38,7 @@ def scheduled(machine, program, steps=3, **options):
     ready = [on(machine, {name: given(name, step) for name in made}) for step in range(steps)]
     run = placement.bind_schedule(
         placement.on_streams(program), on(machine, arrays_of(program)),
-        gradients=lambda name, step: ready[step][name], **options,
-    )
+        gradients=lambda name, step: ready[step][name], **options)
     for step in range(steps):
         run.step(**({"lr": 0.125} if step == 1 and program.main else {}))
     return run
@@ -311,8 +310,7 @@ def bound_here(**options):
     (lambda: bound_here(multiprocessors=0), ValueError, "bind_schedule: multiprocessors: expected an integer of at "),
     (lambda: bound_here().step_in([PLAN.tasks[0], *PLAN.tasks[:-1]]), ValueError, "step_in: order: expected each of"),
     (lambda: bound_here(multiprocessors=1.5), TypeError, "multiprocessors: expected an integer of at least 1, got 1.5"),
-    (lambda: bound_here(comm=Recorder()), TypeError, "comm: expected a communicator of the host, .* got Recorder"),
-])
+    (lambda: bound_here(comm=Recorder()), TypeError, "comm: expected a communicator of the host, .* got Recorder")])
 def test_bad_arguments(call, error, message):
     with gpu.use("executor"), pytest.raises(error, match=message):
         call()

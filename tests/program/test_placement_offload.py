@@ -64,8 +64,7 @@ CASES = {
     "one by one": (lambda: cases.adam(config={name: "fp64" if name < "b" else "amp" for name, _ in cases.PARAMS}), {}),
     "numbers": (lambda: merged(cases.adam(lr={name: 0.5**k for k, (name, _) in enumerate(cases.PARAMS)})), {}),
     "at once": (lambda: merged(cases.adam()), {"nbytes": None}),
-    "other first values": (lambda: from_a_quarter(cases.adam(cases.PARAMS[:2])), {}),
-}
+    "other first values": (lambda: from_a_quarter(cases.adam(cases.PARAMS[:2])), {})}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -203,8 +202,7 @@ def used():
     (lambda: passes.offload(cases.adam([("w", (3,))])).program, "'w_moment1_0@DEVICE' is not separate memory"),
     (lambda: passes.reduce_to_owners(cases.adam(), 2).program, "ops are placed on several devices"),
     (lambda: cases.adam([("w", (0, 3))]), "adam of 'w': it has no states"),
-    (lambda: Program({}), "no update has states"),
-])
+    (lambda: Program({}), "no update has states")])
 def test_declined(program, reason):
     program = program()
     made = passes.offload(program)
@@ -244,8 +242,7 @@ SHORT, FLOATS = (
      r"bind_schedule: arrays: 'w_moment1_0': expected float32 of shape \(3,\), got float32 of shape \(4,\)"),
     (lambda: placement.bind_schedule(placement.on_streams(ONE.replace(vars={
         **ONE.vars, "w_moment1_0": Var("w_moment1_0", (3,), "float32", True)})), on_executor(w=3)), ValueError,
-     "bind_schedule: arrays: 'w_moment1_0': expected an array, since it has no initial value, got none"),
-])
+     "bind_schedule: arrays: 'w_moment1_0': expected an array, since it has no initial value, got none")])
 def test_bad_arguments(call, error, message):
     with gpu.use("executor"), pytest.raises(error, match=message):
         call()

@@ -33,8 +33,7 @@ EXAMPLES = {
     "reduce": lambda: passes.reduce_to_owners(adam(SMALL), 2).program,
     "all_reduce": lambda: passes.all_reduce_gradients(adam(SMALL, early=True), 2).program,
     "send": lambda: sent(step_program(SMALL[:2], "momentum", lr=0.5, mu=0.5), 2).program,
-    "buffers": lambda: at_once(step_program(SMALL, "sgd", lr=0.5), 2).program, "overwritten": lambda: overwritten(),
-}
+    "buffers": lambda: at_once(step_program(SMALL, "sgd", lr=0.5), 2).program, "overwritten": lambda: overwritten()}
 
 
 def overwritten():
@@ -141,8 +140,7 @@ def test_numbers():
 @pytest.mark.parametrize(("example", "rank"), [
     ("send", 0), ("overwritten", 1),
     *(pytest.param(*case, marks=pytest.mark.slow) for case in (("send", 1), ("overwritten", 0), ("reduce", 0),
-                                                               ("reduce", 1), ("buffers", 0), ("buffers", 1))),
-])
+                                                               ("reduce", 1), ("buffers", 0), ("buffers", 1)))])
 def test_the_executor_reports_each_wait_that_is_missing(example, rank):
     """Every one of them: the last broadcast, which Paddle did not wait for, as any other."""
     made = EXAMPLES[example]()
@@ -275,8 +273,7 @@ def test_a_schedule_by_hand():
         "    8  copy_in        copy_in w.block1  waits for 7",
         "    9  communication  concat w  waits for 6, 8",
         "   10  communication  broadcast w",
-        "   11  compute        end  waits for 10",
-    ]
+        "   11  compute        end  waits for 10"]
     for count in (64, 65):  # which make the longest line one of 100 characters, and of one more
         lines = str(placement.on_streams(step_program([("w" * count, (2,))], "sgd", lr=0.5))).splitlines()
         assert max(map(len, lines)) == 100 and any(line.endswith("...") for line in lines) == (count == 65)

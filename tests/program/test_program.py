@@ -25,8 +25,7 @@ def test_a_step_in_order():
         ("scale", "communicate", "a.w@GRAD"),
         ("adam", "optimize", "a.w"), ("adam", "optimize", "a.b"),
         ("scale", "optimize", "a.w_beta1_pow_acc_0"), ("scale", "optimize", "a.w_beta2_pow_acc_0"),
-        ("scale", "optimize", "a.b_beta1_pow_acc_0"), ("scale", "optimize", "a.b_beta2_pow_acc_0"),
-    ]
+        ("scale", "optimize", "a.b_beta1_pow_acc_0"), ("scale", "optimize", "a.b_beta2_pow_acc_0")]
     assert [op.attrs["scale"] for op in program.main if op.type == "scale"] == [0.25, 0.25, 0.7, 0.8, 0.7, 0.8]
     assert program.counts("layer") == {"a": 12} and program.counts("device") == {None: 12}
     assert program.counts("layer", "startup") == {"a": 2} and program.counts(part="startup") == {"broadcast": 2}
@@ -73,8 +72,7 @@ def test_bad_arguments_of_a_step(options, error, message):
 @pytest.mark.parametrize(("names", "got"), [
     (["w", "w_moment1_0"], "w_moment1_0"), (["w_beta1_pow_acc_0", "w"], "w_beta1_pow_acc_0"),
     (["w", "w@GRAD"], "w@GRAD"), (["w", "w@GRAD@DENSE"], "w@GRAD@DENSE"), (["w", "w@GRAD@GATHERED"], "w@GRAD@GATHERED"),
-    (["n", "n_second"], "n_second_moment_0"),
-])
+    (["n", "n_second"], "n_second_moment_0")])
 def test_names_that_collide(names, got):
     """A parameter like what the program makes for another one, or two parameters for which it makes the same."""
     params = [(name, (2,)) for name in names]
@@ -132,8 +130,7 @@ LAYOUT = {"copy_data": False, "use_align": True, "align_size": -1}
     (Op("broadcast", {"x": ["w"]}, {"out": ["w"]}, {"ranks": 2, "root": 0}), "broadcast        w  ranks=2 root=0"),
     (Op("send", {"x": ["a"]}, {}, {"to": 1}, device=0), "send             <- a  to=1  @0"),
     (Op("merged_sgd", {"params": ["a"], "grads": ["g"]}, {"params": ["a"]}, {"lr": (0.5, 1 / 3), "maximize": False}),
-     "merged_sgd       a  <- g  lr=[0.5, 0.333333]"),
-])
+     "merged_sgd       a  <- g  lr=[0.5, 0.333333]")])
 def test_lines(op, line):
     """What an op makes of what, and its attributes that are not at their defaults."""
     text = Program({}, (), [op])
@@ -250,8 +247,7 @@ def coalesced(layout, **changes):
     (coalesced({"align_size": -2}), ValueError, "align_size: expected an integer of at least -1, got -2"),
     (coalesced({"parts": 0}), ValueError, "parts: expected an integer of at least 1, got 0"),
     (coalesced({"groups": (1,)}), ValueError, "groups: expected counts that add up to 2, got 1"),
-    (coalesced({"groups": (2, 0)}), ValueError, r"groups\[1\]: expected an integer of at least 1, got 0"),
-])
+    (coalesced({"groups": (2, 0)}), ValueError, r"groups\[1\]: expected an integer of at least 1, got 0")])
 def test_buffers_that_are_none(program, error, message):
     with pytest.raises(error, match=rf"^program: startup\[0\] coalesce_tensor: {message}"):
         program.check()

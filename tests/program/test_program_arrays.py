@@ -65,8 +65,7 @@ def test_scalars_that_another_op_changes(optimizer, change, flat):
         arrays = {name: placed(backend, ones(n)) for name, n in (("a", 3), ("b", 2))}
         made = run(
             change(program), arrays, backend=backend, steps=3,
-            gradients=lambda name, step: np.full(program.vars[name].shape, step + 1, np.float32),
-        )
+            gradients=lambda name, step: np.full(program.vars[name].shape, step + 1, np.float32))
         vars = [var for var in program.vars.values() if var.persistable and var.shape != UNKNOWN]
         found.append({var.name: made.read(var.name).tobytes() for var in vars})
     assert found[0] == found[1]
@@ -93,8 +92,7 @@ def test_copies_of_copies(pairs):
     (chained(("a", "b"), ("b", 0.0)).with_vars([Var("c", (3,), "float32", initial="a")]),
      r"'c': initial: expected shape \(3,\), got shape \(2,\), 'a'"),
     (Program({}).with_vars([Var("s", (3,), "float32", sparse=True), Var("c", (3,), "float32", initial="s")]),
-     r"'c': initial: expected shape \(3,\), got a sparse variable, 's'"),
-])
+     r"'c': initial: expected shape \(3,\), got a sparse variable, 's'")])
 def test_what_nothing_can_start_from(program, message):
     with pytest.raises(ValueError, match=f"program: {message}"):
         program.check()

@@ -34,8 +34,7 @@ MAKE = {
     "placed": lambda count: passes.on_device(passes.reduce_to_owners(made("plain", count, 1), 2).program, 0),
     "sent": lambda count: passes.send_to_owners(made("plain", count, 1), 2, min_block_size=2).program,
     "received": lambda count: passes.on_device(made("sent", count), 0),
-    "scheduled": lambda count: placement.on_streams(made("placed", count)),
-}
+    "scheduled": lambda count: placement.on_streams(made("placed", count))}
 
 
 @lru_cache
@@ -110,8 +109,7 @@ WORK = {
     "sequence": of("coalesced", lambda program: sequence(program, 4096)),
     "listing": of("plain", lambda program: program.listing(fold=True)),
     "bind": lambda count: partial(started, made("plain", count, 1), count),
-    "bind flat": lambda count: partial(started, made("flat", count), count), "rebind": rebinding,
-}
+    "bind flat": lambda count: partial(started, made("flat", count), count), "rebind": rebinding}
 
 
 @contextmanager

@@ -135,8 +135,7 @@ def test_what_an_owner_sums_along_another_axis_is_in_no_buffer():
     (lambda p: passes.over_axes(p, {"dp": 0}), ValueError, "over_axes: axes: 'dp': expected an integer from 1 to 104"),
     (lambda p: passes.over_axes(p, {3: 4}), TypeError, "over_axes: axes"),
     (lambda p: passes.over_axes(p.main, {"dp": 4}), TypeError, "over_axes: program: expected a Program, got "),
-    (lambda p: passes.check_over(p, [4]), TypeError, r"check_over: axes: expected sizes by name, got \[4\]"),
-])
+    (lambda p: passes.check_over(p, [4]), TypeError, r"check_over: axes: expected sizes by name, got \[4\]")])
 def test_axes_that_are_none(call, error, message):
     with pytest.raises(error, match=f"^{message}"):
         call(amp_program(PARAMS, "adam", world_size=4, **AMP))

@@ -114,8 +114,7 @@ REFUSED = {
     "params[0]: expected a matrix, got shape (6,), which merged_adamw takes (params[0] is 'w')": ([("w", (6,))], {}),
     "blocks: expected a list of Blocks, got int": ([("w", (4, 2))], {"blocks": 3}),
     "coefficients: expected a triple for each of 5 iterations, got 1": ([("w", (4, 2))], {"coefficients": [(1, 2, 3)]}),
-    "restarts: expected one after at most 2 iterations in bfloat16": ([("w", (4, 2))], {"restarts": (3,)}),
-}
+    "restarts: expected one after at most 2 iterations in bfloat16": ([("w", (4, 2))], {"restarts": (3,)})}
 
 
 @pytest.mark.parametrize("said", REFUSED)

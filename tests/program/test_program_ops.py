@@ -37,8 +37,7 @@ def test_shapes(shape, expected):
     ((-2, 1), ValueError, ": expected extents of at least 0, got (-2, 1)"),
     ((1,) * (AXES + 1), ValueError, f": expected at most {AXES} axes, got {AXES + 1}"),
     *((shape, ValueError, f": expected at most 2**63 - 1 bytes, got {shape} of 4 bytes per element")
-      for shape in ((2**61,), (2**61, 0))),
-])
+      for shape in ((2**61,), (2**61, 0)))])
 def test_shapes_that_are_none(shape, error, message):
     refused(error, f"Var: 'a': shape{message}", Var, "a", shape, "float32")
 
@@ -143,8 +142,7 @@ SIX = {"a": (4,), "b": (5,), "c": (4,), "d": (5,), "e": (4,), "f": (5,)}
 STEP = step_program(SIX.items(), "adam", lr=1.0).with_vars([
     Var("other", (6,), "float32", True, initial=0.0), Var("double", (5,), "float64", True, initial=0.0),
     Var("rows", (5,), "float32", sparse=True), Var("powers", (3,), "float32", True, initial=0.0),
-    Var("codes", (36,), "uint8", True, initial=0), Var("long", (72,), "uint8", True, initial=0),
-])
+    Var("codes", (36,), "uint8", True, initial=0), Var("long", (72,), "uint8", True, initial=0)])
 *_, FIRST, _, LAST = STEP.main  # both of shape (5,)
 GRADIENTS = *STEP.main[:6], Op("backward", {"params": ["f"]}, {"grads": ["rows"]}, {}, "backward")
 
@@ -182,8 +180,7 @@ MERGED = [of_two(*STEP.main[-6:-4]), of_two(*STEP.main[-4:-2])]
     (FIRST, LAST.replace(attrs={**LAST.attrs, "beta1": 2.0}), "beta1: expected"),
     (FIRST, LAST.replace(attrs={**LAST.attrs, "rounding": "up"}), "rounding: expected"),
     (MERGED[0], reading(MERGED[1], grads=["c@GRAD", "other"]), r"grads\[1\]: expected shape \(5,\)"),
-    (MERGED[0], of_two(STEP.main[-4], STEP.main[-4]), r"params\[1\]: expected each variable once, got 'c' again"),
-])
+    (MERGED[0], of_two(STEP.main[-4], STEP.main[-4]), r"params\[1\]: expected each variable once, got 'c' again")])
 def test_an_update_is_refused_whatever_came_before(good, bad, message):
     """Right updates that are much like it: of a long list of updates each is checked as the first is."""
     for before in (), (good,):

@@ -47,8 +47,7 @@ BAD = {
     "byte order": lambda x: x.astype(x.dtype.newbyteorder()), "objects": lambda x: x.astype(object),
     "texts": lambda x: x.astype(str), "records": lambda x: np.ones(x.shape, "f4,f4"), "None": lambda x: None,
     "masked": lambda x: np.ma.array(x, mask=x > 0), "gaps": lambda x: np.repeat(x.reshape(-1), 2)[::2].reshape(-1)[:-1],
-    "number": lambda x: 1.0, "list": lambda x: x.tolist(),
-}
+    "number": lambda x: 1.0, "list": lambda x: x.tolist()}
 
 
 @pytest.mark.parametrize(("call", "bad"), [*itertools.product(["bind", "rebind"], BAD), ("run", "shape")])

@@ -213,8 +213,7 @@ def test_lists_of_numbers_stay_the_callers(executor):
     (lambda a: a.pop("a.w"), {}, ValueError, "arrays: 'a.w': expected an array, since it has no initial value, got"),
     (lambda a: a.update({"x": a["a.w"]}), {}, ValueError, "arrays: expected names of dense tensors of the program"),
     (lambda a: a.update({"a.w": a["a.w"].T}), {}, ValueError, r"arrays: 'a.w': expected shape \(5, 3\), got \(3, 5\)"),
-    (lambda a: None, dict(backend="gpu"), TypeError, "arrays: 'a.w': expected a device array, got a NumPy array"),
-])
+    (lambda a: None, dict(backend="gpu"), TypeError, "arrays: 'a.w': expected a device array, got a NumPy array")])
 def test_bad_arguments_of_bind(change, options, error, message):
     program = adam(PARAMS[:1])
     arrays = arrays_of(program)

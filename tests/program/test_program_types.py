@@ -57,8 +57,7 @@ def check(known, slots):
 
 @pytest.mark.parametrize(("arguments", "about", "message"), [
     (("concat",), {}, "op: name: expected a new type, got 'concat', which is registered already"),
-    (("new",), {"way": "air"}, "op: way: expected one of memory, network, message, host, got 'air'"),
-])
+    (("new",), {"way": "air"}, "op: way: expected one of memory, network, message, host, got 'air'")])
 def test_types_that_cannot_be_registered(arguments, about, message):
     before = dict(TYPES)
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):

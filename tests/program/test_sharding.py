@@ -101,8 +101,7 @@ def test_a_step_written_out(ranks, accumulate, max_norm, recompute):
     (dict(fp32=[*"zyxw"]), ValueError, "fp32: expected names of params, got 'w'"),
     (dict(scaling=dict.fromkeys("zyxw", 1)), TypeError, "scaling: expected some of incr_every_n_steps, .*, got 'w'"),
     *((dict(loss_scale=x), ValueError, f"loss_scale: expected a finite float32 above 0, got {x!r}".replace("+", r"\+"))
-      for x in (0.0, math.inf, 1e300)),
-])
+      for x in (0.0, math.inf, 1e300))])
 def test_bad_arguments_of_amp_program(options, error, message):
     with pytest.raises(error, match=rf"^amp_program: {message}"):
         cases.step(**options)
@@ -110,8 +109,7 @@ def test_bad_arguments_of_amp_program(options, error, message):
 
 @pytest.mark.parametrize("name", [
     "w.cast_fp16", "w.cast_fp16.subprog_0", "w@GRAD@MICRO_1", "w.cast_fp16@GRAD@MICRO_0",
-    "odd", "sums", "found_inf", "grad_factor", "grad_norm", "loss_scaling", "good_steps", "bad_steps",
-])
+    "odd", "sums", "found_inf", "grad_factor", "grad_norm", "loss_scaling", "good_steps", "bad_steps"])
 def test_names_that_collide(name):
     """A parameter named like what the program makes for another one, or for the whole step."""
     expected = f"^amp_program: params: expected names that are unique in the program, got {name!r}$"
@@ -172,8 +170,7 @@ def test_shards_on_the_executor(program, rule, form, odd):
     ("fused broadcasts", "adam", 3), ("small batches", "lars_momentum", 3),
     *(pytest.param(*case, marks=pytest.mark.slow) for case in (
         ("shards", "adam", 3), ("small buckets", "adam", 3), ("small batches", "adam", 2), ("small batches", "adam", 4),
-    )),
-])
+    ))])
 def test_every_kind_of_op_on_the_executor(form, optimizer, ranks):
     program = cases.step(optimizer=optimizer, world_size=ranks, **cases.FULL)
     cases.same_bits(program, cases.FORMS[form](program, "greedy"), "greedy", 3, backend="gpu", odd={(1, ranks - 1)})
@@ -210,9 +207,7 @@ def test_one_rank(machine):
     ("batches", "greedy", 0, "cpu"),
     *(pytest.param(*case, marks=pytest.mark.slow) for case in (
         ("shards", "paddle", 0, "gpu"), ("shards", "paddle", 3, "gpu"), ("casts on every rank", "paddle", 1, "gpu"),
-        ("buckets", "paddle", 0, "cpu"), ("batches", "greedy", 3, "gpu"),
-    )),
-])
+        ("buckets", "paddle", 0, "cpu"), ("batches", "greedy", 3, "gpu")))])
 def test_a_skipped_step_is_skipped_by_all(form, rule, who, backend):
     """An inf in a gradient of one rank, though one alone owns that gradient, and ranks own nothing."""
     program = cases.step([("a", (4,)), ("b", (1,)), ("c", (2,))], world_size=4, max_norm=0.5)

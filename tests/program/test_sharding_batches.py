@@ -115,8 +115,7 @@ TWO = sends("broadcast", [0, 1])
      "reduce 0 of each root: reduce of 'a' changes 'a', which reduce of 'a' changes"),
     (TWO.replace(main=[TWO.main[0], TWO.main[1].replace(role="optimize")]),
      "broadcast 0 of each root: role differs: 'communicate' for broadcast of 'x0', 'optimize' for broadcast of 'x1'"),
-    (wide(wide(TWO, 0, align_size=8), 1, align_size=16), "broadcast 0 of each root: align_size differs: 8 for"),
-])
+    (wide(wide(TWO, 0, align_size=8), 1, align_size=16), "broadcast 0 of each root: align_size differs: 8 for")])
 def test_calls_that_stay_apart(program, reason):
     result = passes.batch_owners(program)
     assert result.program is program and any(why.startswith(reason) for why in result.reasons), result.reasons
@@ -173,8 +172,7 @@ def odd(startup=(), dtype="float32", **changes):
     (odd(startup=VIEWS, **NAMES), ValueError, "x[1]: expected variables that do not overlap, got 'buffer' again"),
     (odd(inputs={"x": ["x0", "s"]}, outputs={"out": ["x0", "s"]}), TypeError, "x[1]: expected a dense variable, got"),
     (odd(inputs={"x": ["x0", "h"]}, outputs={"out": ["x0", "h"]}, roots=(0,), counts=(2,)), TypeError,
-     "x: expected one dtype, got float16, float32"),
-])
+     "x: expected one dtype, got float16, float32")])
 def test_check_says_what_is_wrong(program, error, message):
     with pytest.raises(error, match=re.escape(f"batch: {message}")):
         program.check()

@@ -50,8 +50,7 @@ def test_a_step_in_buckets_in_order():
     assert [(op.type, [name[0] for name in op.writes if "_" not in name]) for op in main] == [
         ("reduce", ["h", "f"]), ("reduce", ["g", "e"]), ("reduce", ["d", "b"]), ("reduce", ["c", "a"]),
         ("scale", ["g", "e"]), ("merged_adam", ["g", "e"]), ("scale", ["c", "a"]), ("merged_adam", ["c", "a"]),
-        ("broadcast", ["h", "f"]), ("broadcast", ["g", "e"]), ("broadcast", ["d", "b"]), ("broadcast", ["c", "a"]),
-    ]
+        ("broadcast", ["h", "f"]), ("broadcast", ["g", "e"]), ("broadcast", ["d", "b"]), ("broadcast", ["c", "a"])]
 
 
 def about_call(op):
@@ -152,8 +151,7 @@ def read_between(op):
 @pytest.mark.parametrize(("change", "reason"), [
     (scaled_twice, "to rank 1, 'd@GRAD' to 'a@GRAD': expected one scale op after each reduce, or none, got 2"),
     (scaled_apart, "scale differs: 0.5 for scale of 'd@GRAD', 0.25 for scale of 'a@GRAD'"),
-    (read_between, "scale of 'b@GRAD' in between needs 'b@GRAD', which scale of 'b@GRAD' changes"),
-])
+    (read_between, "scale of 'b@GRAD' in between needs 'b@GRAD', which scale of 'b@GRAD' changes")])
 def test_reductions_that_cannot_be_one(change, reason):
     program = step_program([("a", (3,)), ("b", (3,)), ("d", (2,)), ("c", (9,))], "sgd", world_size=2, lr=0.5)
     assert cases.owners_of(program, "greedy") == {"a": 1, "b": 1, "c": 0, "d": 1}

@@ -83,8 +83,7 @@ def ops_of(routine, params, good, *, ranks, accumulate, recompute, clip, cast, o
         "sum": params * (accumulate - 1), "reduce": 0 if owned is None else params,
         "all_reduce": params * (ranks > 1) if owned is None else 1 + clip, "scale": ours * (ranks * accumulate > 1),
         "check_gradients": 1, "finish_check": 1, "update_loss_scaling": 1, routine: ours,
-        f"merged_{routine}": int(ours == 0 and owned is not None), "broadcast": 0 if owned is None else params,
-    }
+        f"merged_{routine}": int(ours == 0 and owned is not None), "broadcast": 0 if owned is None else params}
     return {kind: count for kind, count in found.items() if count}
 
 
@@ -95,8 +94,7 @@ def test_ops(program, rule):
     _, good, owners = about(program, rule)
     known = dict(
         ranks=cases.ranks_of(program), accumulate=program.counts()["forward"] // len(good),
-        recompute=any("subprog" in name for name in program.vars), clip="grad_norm" in program.vars,
-    )
+        recompute=any("subprog" in name for name in program.vars), clip="grad_norm" in program.vars)
     routine = cases.updates(program)[0].type
     for cast in (False, True):
         whole = passes.optimize_cast(program).program if cast else program

@@ -40,16 +40,14 @@ WITH_KERNELS = [plain(CUT, MERGED, config=REMAINDERS[0], state_dtype="uint8"),
                 mixed(*FOLDED, CUT, MERGED, accumulate=2)]
 WITH_NORMS = [
     mixed(*FOLDED, CUT, ("offload", {}), optimizer="lamb"), plain(CUT, optimizer="lamb", ranks=2, config="fp64"),
-    mixed(*FOLDED, CUT, mu=0.5, optimizer={"a.w": "novograd", "a.b": "lamb", "b.w": "lars_momentum", "c": "adam"}),
-]
+    mixed(*FOLDED, CUT, mu=0.5, optimizer={"a.w": "novograd", "a.b": "lamb", "b.w": "lars_momentum", "c": "adam"})]
 WITH_NORMS = [replace(case, params=[("a.w", (65, 128)), *PARAMS[1:]]) for case in WITH_NORMS]  # of several tiles a rank
 OTHERS = [  # in which kernels do what they do above
     mixed(CUT, ("offload", {})), mixed(*FOLDED, CUT, accumulate=3, reduced="float16", fp32=["c"]),
     mixed(*FOLDED, CUT, MERGED, max_norm=None), mixed(CUT, reduced="float16", ranks=2),
     plain(CUT, config="bf16", rounding="stochastic"),
     mixed(CUT, MERGED, optimizer={"a.w": "adam", "a.b": "lamb", "b.w": "adam", "c": "adam"}, ranks=2),
-    replace(plain(CUT, MERGED, ranks=2), tied=("a.w",), frozen=("a.b",)),
-]
+    replace(plain(CUT, MERGED, ranks=2), tied=("a.w",), frozen=("a.b",))]
 
 
 @pytest.mark.clause("N11")
@@ -157,8 +155,7 @@ def reasons(case, **options):
     (plain(("shard_elements", {})), False, "gradients are already reduced to owners"),
     (plain(("fuse_optimizer", {"form": "flat"})), False, "updates a buffer; apply fuse_optimizer afterwards"),
     (plain(("offload", {})), False, "is not memory that only its update uses from step to step"),
-    (mixed(("optimize_cast", {})), False, "after its update; apply fold_casts first"),
-])
+    (mixed(("optimize_cast", {})), False, "after its update; apply fold_casts first")])
 def test_what_is_left_to_all_ranks(case, applied, reason):
     found, why = reasons(case)
     assert found == applied and reason in why
@@ -227,8 +224,7 @@ def test_what_reads_a_whole_gradient_keeps_it_whole():
     (lambda p: passes.shard_elements(p, 2, 2), ValueError, "shard_elements: rank: expected an integer from 0 to 1"),
     (lambda p: passes.shard_elements(p, 0, 3), ValueError, "shard_elements: degree: expected 2, as all_reduce of "),
     (lambda p: passes.shard_elements(p, 0, 2, limit=-1), ValueError, "shard_elements: limit: expected "),
-    (lambda p: passes.shard_elements(p, 0, 2, axis=3), TypeError, "shard_elements: axis"),
-])
+    (lambda p: passes.shard_elements(p, 0, 2, axis=3), TypeError, "shard_elements: axis")])
 def test_refused(call, error, message):
     with pytest.raises(error, match=f"^{message}"):
         call(step_program(PARAMS, "adam", lr=0.1, world_size=2))
@@ -278,8 +274,7 @@ def other(**changes):
     (partial(with_op, "join_tiles", OF_LAMB, attrs=other(positions=(0, 1, 2, 2))), ValueError,
      "positions: expected all from 0 to 3, as sums is no input"),
     (partial(with_op, "merged_lamb", OF_LAMB, attrs=other(positions=((0, 1), (2, 4)))), ValueError,
-     r"positions\[1\]: expected places from 0 to 3, each once, got 4"),
-])
+     r"positions\[1\]: expected places from 0 to 3, each once, got 4")])
 def test_ops_that_are_none(program, error, message):
     with pytest.raises(error, match=f": {message}"):
         program().check()
@@ -324,8 +319,7 @@ def test_a_buffer_that_others_have_laid_out_otherwise():
     (Part("w", (3, 2), 5), (2,), ValueError, "expected some of the 6 elements of 'w', from 5, got shape"),
     (Part("w", (3, 2), 0), (2, 1), ValueError, "expected some of the 6 elements of 'w', from 0, got shape"),
     (Part("w", (3, -2), 0), (2,), ValueError, "shape: expected extents of at least 0"),
-    (Part("w", (3, 2), -1), (2,), ValueError, "first: expected an integer of at least 0, got -1"),
-])
+    (Part("w", (3, 2), -1), (2,), ValueError, "first: expected an integer of at least 0, got -1")])
 def test_parts_that_are_none(part, shape, error, message):
     with pytest.raises(error, match=f"^Var: 'v': part: {message}"):
         Var("v", shape, "float32", True, False, 0.0, part)
@@ -424,8 +418,7 @@ def test_pieces_have_tiles_of_their_own(place):
     ({"counts": (3, 0), "positions": (1, 0)}, ValueError, r"counts\[1\]: expected an integer from 1 to 3, got 0"),
     ({"counts": (3,), "positions": (2,)}, ValueError, r"positions\[0\]: expected an integer from 0 to 1, got 2"),
     ({"counts": (3,), "positions": (1, 0)}, ValueError, "counts: expected 2 that add up to 3, got 1 that add up to 3"),
-    ({"positions": (1,)}, TypeError, "counts: expected a sequence of integers, got None"),
-])
+    ({"positions": (1,)}, TypeError, "counts: expected a sequence of integers, got None")])
 def test_joins_that_are_none(attrs, error, message):
     program = norms([5, 3000], 1)
     other = program.main[1].replace(outputs={"sums": ("tiles",)})

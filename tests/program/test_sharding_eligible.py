@@ -87,8 +87,7 @@ INELIGIBLE = {
     "in a group": (
         followed("adam", Op("broadcast", {"x": ["a.w", "a.b"]}, {"out": ["a.w", "a.b"]}, {"ranks": 2, "root": 0},
                             "communicate"), world_size=2),
-        "broadcast has it in a group; apply fuse_broadcasts afterwards"),
-}
+        "broadcast has it in a group; apply fuse_broadcasts afterwards")}
 
 
 @pytest.mark.parametrize("case", INELIGIBLE)
@@ -169,8 +168,7 @@ def test_shard_says_who_owns_nothing():
 
 @pytest.mark.parametrize(("args", "message"), [
     ((2, 2), "shard: rank: expected an integer from 0 to 1, got 2"),
-    ((0, 4), "shard: degree: expected 2, as all_reduce of 'd.e.f@GRAD' has, got 4"),
-])
+    ((0, 4), "shard: degree: expected 2, as all_reduce of 'd.e.f@GRAD' has, got 4")])
 def test_bad_arguments_of_shard(args, message):
     with pytest.raises(ValueError, match=f"^{message}"):
         passes.shard(step(world_size=2), *args)

@@ -50,8 +50,7 @@ def read_in_between(program):
     (no_start, "'a.w.cast_fp16' is not made at startup"), (changed_too, "scale of 'a.w' changes 'a.w', too"),
     (to_bf16, "'a.w.cast_fp16', the cast of 'a.w', is bfloat16, and the parameter float32"),
     (cast_early, "expected exactly one cast of 'a.w' alone, after it"),
-    (read_in_between, "forward of 'a.w' in between needs 'a.w', which adam of 'a.w' changes"),
-])
+    (read_in_between, "forward of 'a.w' in between needs 'a.w', which adam of 'a.w' changes")])
 def test_casts_that_stay(edit, reason):
     result = passes.fold_casts(edit(passes.optimize_cast(step(PARAMS[:1])).program))
     assert not result.applied and any(reason in why for why in result.reasons), result.reasons

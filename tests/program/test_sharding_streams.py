@@ -58,13 +58,11 @@ SCHEDULED = {
     "plain": lambda: in_buckets(step_program(EIGHT, "adam", **MIXED), "greedy", LIMIT),
     "gradient check in batches": lambda: in_buckets(step(EIGHT, world_size=2, max_norm=0.5), "greedy", LIMIT, True),
     "plain in batches": lambda: in_buckets(step_program(EIGHT, "adam", **MIXED), "greedy", LIMIT, True),
-    "by element": lambda: by_element(step([("a", (1025,)), ("b", (7,))], world_size=2, max_norm=0.5)),
-}
+    "by element": lambda: by_element(step([("a", (1025,)), ("b", (7,))], world_size=2, max_norm=0.5))}
 
 
 @pytest.mark.parametrize("example", [
-    pytest.param("plain", marks=pytest.mark.slow), "gradient check in batches", "plain in batches", "by element",
-])
+    pytest.param("plain", marks=pytest.mark.slow), "gradient check in batches", "plain in batches", "by element"])
 def test_scheduled_is_sequential_and_nothing_races(example):
     """To the bit, in any order that streams leave open; the executor's detector watches."""
     made = SCHEDULED[example]()

@@ -149,8 +149,7 @@ FITS_NOT = [
     *((("others", "loss_scaling", 0), value, ValueError, "'loss_scaling': expected a finite number above 0, got")
       for value in (np.nan, np.inf, 0, -1)),
     *((("others", name, 0), -1, ValueError, f"{name}': expected an integer of at least 0, got -1")
-      for name in ("good_steps", "bad_steps")),
-]
+      for name in ("good_steps", "bad_steps"))]
 
 
 def refused(brought, error, messages):

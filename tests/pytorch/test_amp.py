@@ -7,23 +7,9 @@ Scales are powers of two, so that scaled and unscaled gradients give the same bi
 import numpy as np
 import pytest
 
-from pytorch.subjects import (
-    BUSY,
-    EVERY,
-    LR,
-    MASTERS,
-    MATRICES,
-    SHAPES,
-    all_bits,
-    bits,
-    class_of,
-    each_exact_kind,
-    every_class,
-    theirs,
-    torch,
-)
+from pytorch.subjects import EVERY, LR, MASTERS, all_bits, bits, class_of, each_exact_kind, every_class, theirs, torch
 from pytorch.subjects import ours as module
-from pytorch.trials import in_turn, new_gradients, one, pair, parameters, steps
+from pytorch.trials import busy, in_turn, new_gradients, one, pair, parameters, steps, twin
 from refopt.cpu.remainder import split
 from refopt.torch import merged
 
@@ -196,9 +182,7 @@ def test_the_norm_that_clips_is_computed_with_the_check(monkeypatch):
 @pytest.mark.parametrize("scaled", [False, True], ids=["plain", "scaled"])
 def test_clipping(name, max_norm, scaled):
     """``max_norm`` is `clip_grad_norm_` before the step, to few roundings, and leaves gradients as they are."""
-    params, others = parameters(), parameters()
-    ours = class_of(name)(params, lr=LR, max_norm=max_norm, **BUSY[name])
-    plain = class_of(name)(others, lr=LR, **BUSY[name])
+    (params, ours), (others, plain) = one(name, max_norm=max_norm), one(name)
     scaler = scaler_of(enabled=scaled)
     for step in range(2):
         scaled_gradients(scaler, params, step)
@@ -220,19 +204,15 @@ def test_clipping(name, max_norm, scaled):
 @pytest.mark.parametrize("name", ["SGD", "AdamW", "LAMB"])
 def test_a_norm_that_is_set(name):
     """Between steps, as an attribute; what cannot be one is refused and changes nothing."""
-    params, others = parameters(), parameters()
     norms = None, 0.25, 0.25, None, 1e4, 0.5
-    ours = class_of(name)(params, lr=LR, max_norm=norms[0], **BUSY[name])
-    kept = ours.state_dict()
+    (params, ours), (others, plain) = pair(name)
     for step, norm in enumerate(norms):
         ours.max_norm = norm
         with pytest.raises((TypeError, ValueError), match=f"{name}: max_norm"):
             ours.max_norm = -1.0
         assert ours.max_norm == norm
-        plain = class_of(name)(others, lr=LR, max_norm=norm, **BUSY[name])
-        plain.load_state_dict(kept)
+        others, plain = twin(plain.state_dict(), others, name, max_norm=norm)
         in_turn([step], (params, ours), (others, plain))
-        kept = plain.state_dict()
         assert all_bits(params) == all_bits(others) and (ours.grad_norm is None) == (norm is None)
     assert all_bits(params, ours) == all_bits(others, plain)
     with pytest.raises(AttributeError):
@@ -379,10 +359,9 @@ def test_masters(name, dtype, masters):
     But for LARS, which takes the norm of the stored parameter.
     """
     dtype = getattr(torch, dtype)
-    params = parameters(MATRICES if name == "Muon" else SHAPES, dtype=dtype)
+    params, ours = one(name, dtype=dtype, masters=masters)
     wide = [torch.nn.Parameter(p.detach().float()) for p in params]
-    ours = class_of(name)(params, lr=LR, masters=masters, **BUSY[name])
-    plain = class_of(name)(wide, lr=LR, **BUSY[name])
+    plain = busy(name, wide)
     for step in range(3):
         new_gradients(params, step)
         for p, q in zip(params, wide, strict=True):

@@ -64,8 +64,7 @@ def test_there_and_back(name, taken, kinds):
 @each_of_pytorchs
 def test_states_that_only_some_have(name):
     """A parameter without a gradient so far has the state that PyTorch's has, through both directions as well."""
-    (params, ours), of_peer = one(name), parameters()
-    peer = theirs(name)(of_peer, lr=LR, **BUSY[name])
+    (params, ours), (of_peer, peer) = one(name), one(name, kind=theirs)
     in_turn([0], (params, ours), (of_peer, peer), only={0, 3})
     assert layout(ours.state_dict())[0] == layout(peer.state_dict())[0]
     others, back = twin(copy.deepcopy(peer.state_dict()), of_peer, name)

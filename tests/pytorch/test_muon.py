@@ -177,8 +177,7 @@ REFUSED = [
     ((4, 6), {"eps": -1.0}, ValueError, "param_groups[0]['eps']: expected a finite number of at least 0, got -1.0"),
     ((4, 6), {"rounding": "stochastic"}, ValueError, "Muon: param_groups[0]: rounding: expected 'nearest'"),
     ((4, 6), {"beta2": 1.0}, ValueError, f"{GROUP}['beta2']: expected a number of at least 0 and below 1, got 1.0"),
-    ((4, 6), {"foreach": True}, TypeError, "unexpected keyword argument 'foreach'"),
-]
+    ((4, 6), {"foreach": True}, TypeError, "unexpected keyword argument 'foreach'")]
 
 
 @pytest.mark.parametrize(("shape", "options", "kind", "said"), REFUSED, ids=lambda x: str(x)[:40])

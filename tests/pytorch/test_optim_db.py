@@ -9,8 +9,8 @@ import inspect
 import pytest
 
 from pytorch.bound import before, hold
-from pytorch.subjects import BUSY, LR, PYTORCHS, all_bits, class_of, each_of_pytorchs, every_class, theirs, torch
-from pytorch.trials import beside, held_step, new_gradients, one, parameters, steps
+from pytorch.subjects import BUSY, PYTORCHS, all_bits, class_of, each_of_pytorchs, every_class, theirs, torch
+from pytorch.trials import beside, held_step, new_gradients, one, steps
 
 db = pytest.importorskip("torch.testing._internal.common_optimizers", exc_type=ImportError)
 
@@ -58,8 +58,7 @@ def test_how_a_step_is_run_changes_no_bit(name, how):
     """What PyTorch's classes are told of it is taken, and has no effect."""
     kept = []
     for given in ({}, {how: False}, {how: True}):
-        params = parameters()
-        optimizer = class_of(name)(params, lr=LR, **BUSY[name], **given)
+        params, optimizer = one(name, **given)
         steps(optimizer, params, range(2))
         kept.append(all_bits(params, optimizer))
     assert kept[0] == kept[1] == kept[2]
@@ -96,8 +95,7 @@ def test_wrong_arguments(name, wrong):
 @each_of_pytorchs
 def test_a_wrong_step_is_outside_of_the_bound(name):
     """What is compared is compared so closely that a change of 2**-15 shows."""
-    params = parameters()
-    optimizer = theirs(name)(params, lr=LR, **BUSY[name])
+    params, optimizer = one(name, kind=theirs)
     new_gradients(params, 0)
     known = before(optimizer)
     optimizer.step()

@@ -135,6 +135,15 @@ def test_the_number_of_steps_is_no_16_bit_number(name, default, counts):
     assert found[0] == found[1] and found[0]["step"] == counts
 
 
+def wider(params, exact, dtypes):
+    """Gradients of parameters in some dtypes, and the same ones of the exact parameters, where these have any."""
+    for p, q, dtype in zip(params, exact, dtypes, strict=True):
+        p.grad, p.grad_dtype = None, dtype
+        if q.grad is not None:
+            p.grad = q.grad.to(dtype)
+            q.grad = p.grad.float()
+
+
 of_other_dtypes = pytest.mark.skipif(
     not hasattr(torch.Tensor, "grad_dtype"), reason="this PyTorch has gradients of one dtype")
 
@@ -148,14 +157,8 @@ def test_gradients_wider_than_the_parameter(name):
     ours = class_of(name)(params, lr=LR, masters="fp32", **BUSY[name])
     plain = class_of(name)(exact, lr=LR, **BUSY[name])
     for step in range(3):
-        for p in params:
-            if step == (p is params[1]):
-                p.grad = None
-                p.grad_dtype = torch.float32
         new_gradients(exact, step)
-        for p, q in zip(params, exact, strict=True):
-            p.grad = q.grad.to(p.grad_dtype or torch.bfloat16)
-            q.grad = p.grad.float()
+        wider(params, exact, [torch.float32, torch.float32 if step else torch.bfloat16])
         ours.step()
         plain.step()
     if name != "LARS":  # which takes the norm of the stored parameter
@@ -170,11 +173,7 @@ def test_wider_gradients_after_a_step_without_one():
     ours, plain = class_of("SGD")(params, lr=LR, masters="fp32"), class_of("SGD")(exact, lr=LR)
     for step, (dtype, only) in enumerate([("bfloat16", None), ("float32", None), ("float32", [1]), ("float32", None)]):
         new_gradients(exact, step, only=only)
-        for p, q in zip(params, exact, strict=True):
-            p.grad, p.grad_dtype = None, getattr(torch, dtype)
-            if q.grad is not None:
-                p.grad = q.grad.to(p.grad_dtype)
-                q.grad = p.grad.float()
+        wider(params, exact, [getattr(torch, dtype)] * 2)
         ours.step()
         plain.step()
     assert [ours.state[p]["master_param"].tolist() for p in params] == [q.tolist() for q in exact]
@@ -246,8 +245,7 @@ def test_a_device_that_is_too_old_is_refused():
 
 def test_numbers_of_parameters_in_fp64():
     """Are those that fp64 has."""
-    params = parameters(dtype=torch.float64)
-    optimizer = class_of("AdamW")(params, lr=LR, betas=(0.5, 0.99999999))
+    params, optimizer = one("AdamW", dtype=torch.float64, betas=(0.5, 0.99999999))
     steps(optimizer, params, range(2))
     assert all(p.isfinite().all() for p in params)
 

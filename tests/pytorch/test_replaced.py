@@ -11,7 +11,7 @@ import pytest
 
 from pytorch.groups import process_group, with_gloo
 from pytorch.subjects import BETAS, BUSY, EVERY, LR, MATRICES, all_bits, class_of, each_kind, ours, theirs, torch
-from pytorch.trials import in_turn, new_gradients, parameters, steps, twin
+from pytorch.trials import in_turn, new_gradients, one, parameters, steps, twin
 
 SHAPES = (3, 4), (5, 3)
 FAMILIES = {"momentum": {"momentum": 0.875}, "AdamW": BETAS, "Muon": {"ns_steps": 1}, "SGD": {},
@@ -132,8 +132,7 @@ def test_a_parameter_that_is_replaced(family, replaced, look):
 @each_kind
 def test_masters_follow_a_parameter_that_is_replaced(dtype, masters, look):
     """A step without a rate leaves the new values."""
-    params = parameters(SHAPES, dtype=getattr(torch, dtype))
-    optimizer = class_of("AdamW")(params, lr=LR, masters=masters)
+    params, optimizer = one("AdamW", SHAPES, getattr(torch, dtype), masters=masters)
     steps(optimizer, params, range(2))
     params[0].data = params[0].data * 3
     known = all_bits(params)
@@ -146,8 +145,7 @@ def test_masters_follow_a_parameter_that_is_replaced(dtype, masters, look):
 @each_kind
 def test_masters_of_another_shape_are_refused_in_the_step_alone(dtype, masters):
     """The state can be saved before."""
-    params = parameters(SHAPES, dtype=getattr(torch, dtype))
-    optimizer = class_of("AdamW")(params, lr=LR, masters=masters)
+    params, optimizer = one("AdamW", SHAPES, getattr(torch, dtype), masters=masters)
     steps(optimizer, params, range(1))
     put(params[0], torch.cat([params[0].data] * 2))
     optimizer.state_dict()
@@ -273,8 +271,7 @@ def loaded(optimizer, p, key):
 @pytest.mark.parametrize("name", [*EVERY, "Muon"])
 def test_a_wider_state_stays_wider(name, how):
     """An fp32 state beside a bf16 parameter has digits that bf16 has not, also after a save."""
-    params = parameters(MATRICES[:1], dtype=torch.bfloat16)
-    optimizer = class_of(name)(params, lr=LR, **BUSY[name])
+    params, optimizer = one(name, MATRICES[:1], torch.bfloat16)
     steps(optimizer, params, range(1))
     (p,) = params
     key = next(key for key, x in optimizer.state[p].items() if x.shape == p.shape)

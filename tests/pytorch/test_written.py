@@ -9,20 +9,8 @@ import operator
 
 import pytest
 
-from pytorch.subjects import (
-    BUSY,
-    LR,
-    PYTORCHS,
-    all_bits,
-    class_of,
-    each_exact_kind,
-    each_kind,
-    each_of_pytorchs,
-    ours,
-    theirs,
-    torch,
-)
-from pytorch.trials import held_step, in_turn, new_gradients, one, parameters, steps, twin
+from pytorch.subjects import LR, PYTORCHS, all_bits, class_of, each_exact_kind, each_kind, ours, theirs, torch
+from pytorch.trials import busy, held_step, in_turn, new_gradients, one, parameters, steps, twin
 
 
 def no_rate(optimizer):
@@ -185,11 +173,10 @@ def test_masters_stay_where_nobody_looks():
 @pytest.mark.parametrize("name", PYTORCHS)
 def test_states_of_any_dtype_are_widened(name, dtype, masters, of):
     """PyTorch's checkpoint, of a run in some dtype, goes on with states of fp32, which have what the checkpoint has."""
-    others, peer = parameters(dtype=getattr(torch, of)), None
-    peer = theirs(name)(others, lr=LR, **BUSY[name])
+    others, peer = one(name, dtype=getattr(torch, of), kind=theirs)
     steps(peer, others, range(2))
     params = [torch.nn.Parameter(p.detach().to(getattr(torch, dtype))) for p in others]
-    optimizer = class_of(name)(params, lr=LR, masters=masters, **BUSY[name])
+    optimizer = busy(name, params, masters=masters)
     optimizer.load_state_dict(copy.deepcopy(peer.state_dict()))
     for p, q in zip(params, others, strict=True):
         for key, x in peer.state[q].items():
@@ -248,14 +235,13 @@ def updated(state):
 CHANGES = [replaced, updated, cleared, less_one, written, counted_anew, data_exchanged, turned]
 
 
-@each_of_pytorchs
+@pytest.mark.parametrize("name", PYTORCHS)
 @pytest.mark.parametrize("change", CHANGES, ids=[change.__name__ for change in CHANGES])
 def test_a_state_that_is_held(change, name):
     """Got before, changed between later steps: as with PyTorch's class, to rounding; and it says what steps leave."""
     runs = []
     for kind in (class_of, theirs):
-        params = parameters(((3, 3), (5,)))
-        optimizer = kind(name)(params, lr=LR, **BUSY[name])
+        params, optimizer = one(name, ((3, 3), (5,)), kind=kind)
         steps(optimizer, params, range(1))
         state = optimizer.state[params[0]]
         for step in range(1, 4):
@@ -278,8 +264,7 @@ def set_where_none_is(states, p, state):
     lambda states, p, state: operator.ior(states, {p: state})])
 def test_a_state_that_is_another(put):
     """In the place of one, or none any more."""
-    (params, optimizer), (others, peer) = one("AdamW"), (parameters(), None)
-    peer = theirs("AdamW")(others, lr=LR, **BUSY["AdamW"])
+    (params, optimizer), (others, peer) = one("AdamW"), one("AdamW", kind=theirs)
     for x, each in ((params, optimizer), (others, peer)):
         steps(each, x, range(2))
         put(each.state, x[0], {key: value * 2 for key, value in each.state[x[0]].items()})
@@ -371,12 +356,12 @@ def test_a_model_that_becomes_channels_last(name):
 
     torch.manual_seed(0)
     model = torch.nn.Conv2d(3, 4, 3, dtype=torch.float64)
-    optimizer = class_of(name)(model.parameters(), lr=LR, **BUSY[name])
+    optimizer = busy(name, model.parameters())
     for step in range(2):
         gradients(model, step)
         optimizer.step()
     other = copy.deepcopy(model).to(memory_format=torch.channels_last)
-    loaded_one = class_of(name)(other.parameters(), lr=LR, **BUSY[name])
+    loaded_one = busy(name, other.parameters())
     loaded_one.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     for step in range(2, 4):
         for each, of in ((model, optimizer), (other, loaded_one)):

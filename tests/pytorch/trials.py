@@ -3,7 +3,7 @@
 import copy
 
 from pytorch.bound import before, hold
-from pytorch.subjects import BUSY, LR, SHAPES, all_bits, class_of, drawn, theirs, torch
+from pytorch.subjects import BUSY, LR, MATRICES, SHAPES, all_bits, class_of, drawn, theirs, torch
 
 
 def parameters(shapes=SHAPES, seed=0, dtype=None, device="cpu"):
@@ -37,10 +37,15 @@ def in_groups(params):
     return [{"params": params[:2]}, {"params": params[2:], "lr": 0.25}]
 
 
-def one(name, shapes=SHAPES, dtype=None, device="cpu", **options):
-    """New parameters, and an optimizer of them that keeps all states that its class has."""
-    params = parameters(shapes, dtype=dtype, device=device)
-    return params, class_of(name)(params, **{"lr": LR} | BUSY[name] | options)
+def busy(name, params, kind=class_of, **options):
+    """An optimizer that keeps all states that its class has."""
+    return kind(name)(params, **{"lr": LR} | BUSY[name] | options)
+
+
+def one(name, shapes=None, dtype=None, device="cpu", kind=class_of, **options):
+    """New parameters, and such an optimizer of them."""
+    params = parameters(shapes or (MATRICES if name == "Muon" else SHAPES), dtype=dtype, device=device)
+    return params, busy(name, params, kind, **options)
 
 
 def in_turn(numbers, *runs, **gradients):
@@ -63,7 +68,7 @@ def copied(params):
 def twin(saved, params, name, **options):
     """Copies of parameters, and an optimizer of them that has loaded a dictionary."""
     others = copied(params)
-    optimizer = class_of(name)(others, **{"lr": LR} | BUSY[name] | options)
+    optimizer = busy(name, others, **options)
     optimizer.load_state_dict(saved)
     return others, optimizer
 

@@ -31,23 +31,18 @@ TABLE = np.arange(4)
 Pair = namedtuple("Pair", "first second")
 SPACE = SimpleNamespace(size=4)
 
-
 class Rate:
     def __init__(self, value=1):
         self.value = value
 
-
 RATE = Rate()
-
 
 def plain(a, b=2):
     return a + b
 
-
 @cuda.jit(device=True)
 def device(a, b=2):
     return a + b
-
 
 @cuda.jit(device=True)
 def in_local(a, size):
@@ -55,23 +50,19 @@ def in_local(a, size):
     part[0] = a
     return part[0]
 
-
 @cuda.jit(device=True)
 def recursive(k):
     return k * recursive(k - 1)
 
-
 @cuda.jit(device=True)
 def applied(f, a):
     return f(a)
-
 
 @cuda.jit(device=True)
 def one_or_other(a):
     if a[0] > 1:
         return a
     return 1
-
 
 @cuda.jit(device=True)
 def with_try(a):
@@ -80,7 +71,6 @@ def with_try(a):
     except Exception:
         return a
 
-
 @cuda.jit(device=True)
 def last(a, k):
     found = None
@@ -88,11 +78,9 @@ def last(a, k):
         found = a[i]
     return found
 
-
 @cuda.jit(device=True)
 def first_of(*a):
     return a[0]
-
 
 @cuda.jit(device=True)
 def by_name(**a):
@@ -245,8 +233,7 @@ REFUSED = {
     "a captured variable that is passed on": ("y[0] = applied(lambda a: a + n, 1)", "is passed on"),
     "a shuffle of 8 bits at first": (
         "v = np.uint8(n)\nfor i in range(n):\n    v = cuda.shfl_sync(-1, v, 0) + 1\ny[0] = v", "shfl_sync of uint8"),
-    "a loop over an array and a number": ("for i in (x, 1):\n    y[0] = 1", "a tuple of several types"),
-}
+    "a loop over an array and a number": ("for i in (x, 1):\n    y[0] = 1", "a tuple of several types")}
 
 # Odd, and compiled.
 RIGHT = {
@@ -315,8 +302,7 @@ RIGHT = {
     "ranges to a float": "for i in range(2.5):\n    y[i] = i",
     "a shape in a variable that is set twice":
         "k = 2, 3\nif n:\n    k = 2, 3\na = cuda.local.array(k, np.float32)\na[0, 0] = 1",
-    "if 0": "if 0:\n    z = [i for i in range(3)]\nelse:\n    y[0] = 1",
-}
+    "if 0": "if 0:\n    z = [i for i in range(3)]\nelse:\n    y[0] = 1"}
 
 
 def loaded(body, cuda, imports, name="kernel"):

@@ -85,8 +85,7 @@ def looks_in_a_tuple(x):
     (spins_in_a_helper, np.int32, "it waits for other threads"),
     (swaps, np.int32, "a call of compare_and_swap"), (waits, np.int32, "it waits for other threads"),
     (prints, np.int32, "a call of print"),
-    (looks_in_a_tuple, np.int32, "Compare in looks_in_a_tuple, line "),
-])
+    (looks_in_a_tuple, np.int32, "Compare in looks_in_a_tuple, line ")])
 def test_what_runs_by_threads_says_why(body, dtype, why):
     how = simt.how(cuda.jit(body)[4, 64], np.zeros(256, dtype))
     assert how.by == "threads" and how.why.startswith(why)

@@ -18,11 +18,9 @@ import {PACKAGE}
 from {PACKAGE} import cuda, types
 from {PACKAGE}.cuda import atomic, float32, grid, shared, syncthreads
 
-
 @cuda.jit(device=True)
 def doubled(x):
     return x * 2
-
 
 @cuda.jit
 def lacking(x, y):
@@ -106,7 +104,7 @@ def test_kernels_run(written, monkeypatch, name):
 def test_what_is_missing_says_so(written, monkeypatch):
     for module, stand_in in stand_ins().items():
         monkeypatch.setitem(sys.modules, module, stand_in)
-    with pytest.raises(simt.Unsupported, match=r"no cuda.experimental\n  in kernel lacking at .*_for_mlir.py:13"):
+    with pytest.raises(simt.Unsupported, match=r"no cuda.experimental\n  in kernel lacking at .*_for_mlir.py:11"):
         simt.run(written().lacking)[1, 1](np.zeros(1), np.zeros(1))
 
 

@@ -65,30 +65,44 @@ def test_dtypes_of_arrays_in_kernels(dtype, memory):
     assert x[1] == 5.5
 
 
+class Level(IntEnum):
+    HIGH = 7
+
+
+def number(x, n):
+    x[0] = n
+
+
+def parts(x, n):
+    x[0], x[1] = n
+
+
+def none(x, n):
+    x[0] = n is None
+
+
+def fields(x, n):
+    x[0], x[1] = n.a, n.b
+
+
 SIGNATURES = [
     "void(float32[:], int8)", "(float32[:], int8)", ["(int32[:], int8)", "(float32[::1], int8)"],
     types.void(types.float32[:], types.int8), (types.float32[:], types.int8), cuda.void(cuda.float32[:], cuda.int8)]
+RATIONAL = np.dtype([("a", np.int8), ("b", np.float64)], align=True)
+# Of int8 are the lowest 8 bits; tuples are converted by their parts, records and members of enumerations not at all.
+CONVERTED = [
+    *((number, signature, 300, [44, 0]) for signature in SIGNATURES),
+    (parts, (types.float32[:], types.Tuple((types.int8, types.float32))), (300, 0.1), [44, float(np.float32(0.1))]),
+    (fields, (types.float32[:], numpy_support.from_dtype(RATIONAL)), np.array([(3, 0.5)], RATIONAL)[0], [3, 0.5]),
+    *((none, (types.float32[:], of), None, [1, 0]) for of in (types.none, numba_types.TYPES["none"])),
+    (number, (types.float32[:], types.IntEnumMember(Level, types.int64)), Level.HIGH, [7, 0])]
 
 
-@pytest.mark.parametrize("signature", SIGNATURES, ids=str)
-def test_arguments_are_converted(signature):
-    @cuda.jit(signature)
-    def kernel(x, n):
-        x[0] = n
-
-    x = np.zeros(1, np.float32)
-    kernel[1, 1](x, 300)
-    assert x[0] == 44  # the lowest 8 bits
-
-
-def test_tuples_are_converted_by_their_parts():
-    @cuda.jit(types.void(types.float64[:], types.Tuple((types.int8, types.float32))))
-    def kernel(x, n):
-        x[0], x[1] = n
-
-    x = np.zeros(2)
-    kernel[1, 1](x, (300, 0.1))
-    assert x.tolist() == [44, float(np.float32(0.1))]
+@pytest.mark.parametrize(("body", "signature", "given", "left"), CONVERTED, ids=lambda x: getattr(x, "__name__", None))
+def test_arguments_are_converted(body, signature, given, left):
+    x = np.zeros(2, np.float32)
+    cuda.jit(signature)(body)[1, 1](x, given)
+    assert x.tolist() == left
 
 
 @pytest.mark.parametrize("signature", [
@@ -122,47 +136,10 @@ def test_integers_of_the_other_sign(signature):
     assert x[0] == 2**32 - 1
 
 
-def test_records_are_not_converted():
-    kind = np.dtype([("a", np.int8), ("b", np.float64)], align=True)
-
-    @cuda.jit(types.void(types.float64[:], numpy_support.from_dtype(kind)))
-    def kernel(x, one):
-        x[0] = one.a + one.b
-
-    x = np.zeros(1)
-    kernel[1, 1](x, np.array([(3, 0.5)], kind)[0])
-    assert x[0] == 3.5
-
-
-@pytest.mark.parametrize("none", [types.none, numba_types.TYPES["none"]], ids=["Numba's", "the executor's"])
-def test_an_argument_may_be_none(none):
-    @cuda.jit(types.void(types.int32[:], none))
-    def kernel(x, given):
-        x[0] = given is None
-
-    x = np.zeros(1, np.int32)
-    kernel[1, 1](x, None)
-    assert x[0] == 1
-
-
 def test_pointers_are_refused():
     kernel = cuda.jit(types.void(types.CPointer(types.int8)))(lambda x: None)
     with pytest.raises(simt.Unsupported, match=r"^the executor has no arguments of type int8\*"):
         kernel[1, 1](1 << 40)
-
-
-class Level(IntEnum):
-    HIGH = 7
-
-
-def test_members_of_enumerations_are_not_converted():
-    @cuda.jit(types.void(types.float64[:], types.IntEnumMember(Level, types.int64)))
-    def kernel(x, level):
-        x[0] = level + 0.5
-
-    x = np.zeros(1)
-    kernel[1, 1](x, Level.HIGH)
-    assert x[0] == 7.5
 
 
 REFUSED = {

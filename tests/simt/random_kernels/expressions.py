@@ -249,8 +249,7 @@ INTEGER = (
     (93, _only(_risky, _around(_real, *(f"np.{kind}({{}})" for kind in [
         "int32", "int64", "uint32", "uint64", "int16", "int8", "uint8"])))),
     (95, _truncated), (96, _only(_gpu, lambda g, d: f"round({g.clamped(d)})")),
-    (98, lambda g, d: g.call("I", d) if g.functions else None), (100, _selected),
-)
+    (98, lambda g, d: g.call("I", d) if g.functions else None), (100, _selected))
 
 
 def _extreme(g, d):

@@ -232,5 +232,4 @@ class Statements(Expressions):
 STATEMENTS = (  # each with the upper bound of the draws that lead to it
     (34, Statements.assign_or_convert), (46, Statements.augment), (60, Statements.branch), (70, Statements.counted),
     (75, Statements.conditional_loop), (80, Statements.local), (84, Statements.swap), (88, Statements.tuple),
-    (91, Statements.slice), (93, Statements.unpack),
-)
+    (91, Statements.slice), (93, Statements.unpack))
