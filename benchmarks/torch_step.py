@@ -48,7 +48,7 @@ from benchmarks.torch_work import (
 
 COMPILE_S = 60.0  # in which all of it is compiled
 MANY = 1000  # tensors; a program for more takes minutes to compile, and steps of them are timed less often
-ROUNDS, FEWER, WARMUP = 21, 9, 5
+ROUNDS, FEWER, WARMUP = 21, 5, 5
 CYCLES_PER_US = 2000.0  # at least as many as a multiprocessor has
 TOLERANCE = 1e-5  # relative to each tensor's largest value, after one step
 TIMING = (f"median of {ROUNDS}, {FEWER} of more than {MANY} tensors, optimizers in turns; host by the clock, device by "
@@ -111,9 +111,10 @@ def rows_of(work: Work, routine: str, listed: Sequence[Subject], copy: float = 0
     """
     about = {"workload": work.name, "routine": routine, "tensors": len(work.params), "elements": work.elements}
     on_gpu, many = work.device == "cuda", len(work.params) > MANY
-    rounds, wait = FEWER if many else ROUNDS, torch.cuda.synchronize if on_gpu else lambda: None
+    warmup, rounds = (2, FEWER) if many else (WARMUP, ROUNDS)
+    wait = torch.cuda.synchronize if on_gpu else lambda: None
     ways: dict[Subject, tuple[Step, dict[str, Callable[[], Any]]]] = {}
-    failed: dict[Subject, Exception] = {}
+    failed, kept = dict[Subject, Exception](), []  # a graph does not keep its optimizer
 
     @contextlib.contextmanager
     def trying(subject: Subject) -> Iterator[None]:
@@ -126,7 +127,7 @@ def rows_of(work: Work, routine: str, listed: Sequence[Subject], copy: float = 0
 
     for subject in listed:
         with trying(subject):
-            optimizer = subject.make(work.params)
+            kept.append(optimizer := subject.make(work.params))
             step: Step = optimizer.step
             step = compiled(step) if subject.how.startswith("compiled") else step
             step = captured(step) if subject.how.endswith("graph") else step
@@ -134,14 +135,14 @@ def rows_of(work: Work, routine: str, listed: Sequence[Subject], copy: float = 0
     for condition in dict.fromkeys(chain(*(found for _, found in ways.values()))):
         there = {subject: (step, found[condition]) for subject, (step, found) in ways.items() if condition in found}
         each: dict[Subject, list[tuple[float, float]]] = {subject: [] for subject in there}
-        for _ in range(WARMUP + rounds):
+        for _ in range(warmup + rounds):
             for subject in (x for x in there if x not in failed):
                 with trying(subject):
                     each[subject].append(times(*there[subject], wait))
         for subject, (step, before) in there.items():
             if subject in failed:
                 continue
-            host, whole = zip(*each[subject][WARMUP:], strict=True)
+            host, whole = zip(*each[subject][warmup:], strict=True)
             row = {"implementation": subject.name, "how": subject.how, "condition": condition,
                    "host_us": statistics.median(host), "host_least_us": min(host), "whole_us": statistics.median(whole)}
             if condition == "after backward":
