@@ -74,31 +74,17 @@ def sharded_text(record: dict[str, Any]) -> str:
 
 
 def step_text(record: dict[str, Any]) -> str:
-    """The tables of a step: eager with new gradients, as a CUDA graph, and bytes of states."""
+    """The tables of a step: eager with new gradients, and as a CUDA graph."""
     rows, names = record["steps"] + record["compiled"], list(dict.fromkeys(row["workload"] for row in record["steps"]))
     of_record = f"On an {record['device']} ([record](../benchmarks/results/{STEP.name})), in fp32"
     parts = [f"{of_record}: host time in microseconds, GPU time in milliseconds."]
     for routine, called in SHOWN.items():
         own = [row for row in rows if row["routine"] == routine]
-        tables = {
-            f"{called}, eager, after a backward pass that has made new gradients:":
-                _times(own, names, LINES, "after backward"),
-            f"{called} as a CUDA graph, with gradients at fixed addresses:":
-                _times(own, names, GRAPHS, "same addresses"),
-        }
+        tables = {f"{called}, eager, after a backward pass that has made new gradients:":
+                  _times(own, names, LINES, "after backward")}
+        if routine == "adamw":
+            tables["As a CUDA graph, with gradients at fixed addresses:"] = _times(own, names, GRAPHS, "same addresses")
         parts += [part for pair in tables.items() if pair[1] for part in pair]
-    ours = [row for row in rows if (row["implementation"], row["how"], row["routine"]) == (OURS, "eager", "adamw")]
-    kinds = {"same addresses": "gradients at the same addresses", "new addresses": "gradients at new addresses",
-             "new lr": "another learning rate", "other mask": "another set of gradients, seen before"}
-    figures = [(f"`refopt.torch.AdamW` with {label}", condition, "host_us") for condition, label in kinds.items()]
-    objects = "The time PyTorch spends wrapping gradients in Python objects (included in the tables)"
-    for label, condition, figure in [*figures, (objects, "after backward", "grad_objects_us")]:
-        each = {row["workload"]: row[figure] for row in ours if row.get("condition") == condition and figure in row}
-        if each:
-            said = ", ".join(f"{us:,.0f} on {called_of(name)}" for name, us in each.items())
-            parts.append(f"{label}, microseconds on the host: {said}.")
-    parts += ["Megabytes of AdamW's states, and of everything that the optimizer has allocated after two steps:",
-              _memory(record["memory"], names)]
     if drawn := drawn_of(record):
         said = "A step of AdamW on ResNet-50, the host's launches above the GPU's kernels, on one axis of time: "
         parts.append(f"![{said}refopt.torch, PyTorch's fused and its foreach]({STEP_FIGURE.name})")
@@ -136,20 +122,6 @@ def _times(rows: list[dict], names: Sequence[str], lines: Sequence[tuple[str, st
         return ""
     floors = [next((row["floor_ms"] for row in found.values() if row["workload"] == name), None) for name in names]
     body.append(["floor", *(x for floor in floors for x in ("", "–" if floor is None else f"{floor:.3f}"))])
-    return figures(head, body)
-
-
-def _memory(rows: list[dict], names: Sequence[str]) -> str:
-    found = {(row["workload"], row["implementation"]): row for row in rows if row["routine"] == "adamw"}
-    head = ["", *(f"{called_of(name)}, {what}" for name in names for what in ("states", "all"))]
-    body = []
-    for implementation in dict.fromkeys(implementation for _, implementation in found):
-        cells = [f"`{implementation}`" if implementation.startswith(OURS) else f"PyTorch, `{implementation}`"]
-        for name in names:
-            row = found.get((name, implementation))
-            keys = ("state_bytes", "allocated_bytes")
-            cells += [f"{row[key] / 1e6:,.2f}" for key in keys] if row else ["–", "–"]
-        body.append(cells)
     return figures(head, body)
 
 
@@ -201,14 +173,16 @@ def training_text(record: dict[str, Any]) -> str:
             for name, called in names.items()]
     body += [[f"{called}, GB at the peak", *(f"{speeds[*case, name]['peak_bytes'] / 1e9:.2f}" for case in cases)]
              for name, called in names.items()]
+    curves = [row for row in record["curves"] if "skipped" not in row or "losses" in row]
+    worst = {name: max(row[f"largest_{name}"] for row in curves) for name in ("refopt", "fused")}
     parts = [
         f"On an {record['device']} ([record](../benchmarks/results/{TRAINING.name})), in mixed precision, with "
         "`GradScaler`, a cosine schedule and clipping; PyTorch's "
         "gradients are clipped by `clip_grad_norm_`, refopt's by `max_norm=`.",
         figures(head, body),
-        "For each step of the fused optimizer, `refopt.torch` took one from the same parameters, states and gradients. "
-        "The largest error of the compared elements, divided by [the oracle's bound](oracle.md#the-bound):",
-        _bounds([row for row in record["curves"] if "skipped" not in row or "losses" in row]),
+        f"{sum(row['steps'] for row in curves)} steps of both from the same parameters, states and gradients: in "
+        f"{sum(row['elements'] for row in curves):,} elements, the largest error divided by [the oracle's bound]"
+        f"(oracle.md#the-bound) is {worst['refopt']:.2f} with `refopt.torch` and {worst['fused']:.2f} with `fused`.",
     ]
     bad = [f"{row['model']} with {row['optimizer']}" for row in record["resumed"] if not row.get("ok", True)]
     if record["resumed"]:
@@ -220,16 +194,6 @@ def training_text(record: dict[str, Any]) -> str:
         said = "Losses by step of PyTorch's fused and foreach optimizers and of refopt.torch, and how far they are "
         parts.append(f"![{said}from the fused one's]({TRAINING_FIGURE.name})")
     return "\n\n".join(parts)
-
-
-def _bounds(rows: list[dict]) -> str:
-    head = ["", "steps", "elements compared", "`refopt.torch`", "`fused`", "steps skipped by the scaler"]
-    body = [
-        [f"{row['model']}, {row['optimizer']}", str(row["steps"]), f"{row['elements']:,}",
-         f"{row['largest_refopt']:.2f}", f"{row['largest_fused']:.2f}", str(row["skipped"])]
-        for row in rows
-    ]
-    return figures(head, body)
 
 
 def draw_training(record: dict[str, Any], figure: Path) -> None:

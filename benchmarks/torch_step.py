@@ -152,9 +152,8 @@ def rows_of(work: Work, routine: str, listed: Sequence[Subject], copy: float = 0
                 row |= judged(row["ms"], bytes_, copy, held=bytes_, l2=l2_bytes())
             yield about | row
     for subject, error in failed.items():
-        reason = f"{type(error).__name__}: {error}".splitlines()[0][:160]
-        skipped = {"skipped": reason, "ok": (subject.name, subject.how) != (OURS, "eager")}
-        yield about | {"implementation": subject.name, "how": subject.how} | skipped
+        reason, ok = f"{type(error).__name__}: {error}".splitlines()[0][:160], subject[:2] != (OURS, "eager")
+        yield about | {"implementation": subject.name, "how": subject.how, "skipped": reason, "ok": ok}
 
 
 def steps(copy: float, works: list[Work]) -> Iterator[dict]:
@@ -181,9 +180,8 @@ def shares(works: list[Work], samples: int = SAMPLES) -> Iterator[dict]:
                     torch.cuda.synchronize()
                 with _timer(look, PERIOD, PERIOD) if k >= WARMUP else contextlib.nullcontext():
                     optimizer.step()
-            count = sum(seen.values())
-            about = {"workload": work.name, "implementation": subject.name, "samples": count}
-            yield about | {"shares": {name: found / count for name, found in seen.most_common(MOST)}}
+            found = {name: count / seen.total() for name, count in seen.most_common(MOST)}
+            yield {"workload": work.name, "implementation": subject.name, "samples": seen.total(), "shares": found}
 
 
 def compiled_steps(copy: float, works: list[Work], seconds: float) -> Iterator[dict]:

@@ -103,7 +103,7 @@ class Report:
         return shares
 
     def to_json(self) -> str:
-        """The report as JSON text; docs/oracle.md describes its fields."""
+        """The report as JSON text; docs/oracle-bounds.md describes its fields."""
         fields: dict[str, Any] = {
             "schema": SCHEMA, "refopt": refopt.__version__, "routine": self.routine, "subject": self.subject,
             "ok": self.ok, "verdict": self._verdict(), "compared_step": self.step_compared, "wrong": self.wrong,

@@ -195,10 +195,8 @@ class Bucket:
             return False
         if not (before_compare and self._compared) and not self._watched.is_current():
             return False
-        if self._others is None:
-            return True
-        if not self._others.is_current():
-            return False
+        if self._others is None or not self._others.is_current():
+            return self._others is None
         if self._formula.counts and self.steps.written():
             self.steps.begin(whole(self._labels, self.steps.shown.tolist()))
             self._count_scalars()

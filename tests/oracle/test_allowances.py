@@ -1,4 +1,4 @@
-"""What docs/oracle.md says that right code may do otherwise: each row by code that does it, with other bits."""
+"""What docs/oracle-bounds.md says that right code may do otherwise: each row by code that does it, with other bits."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import pytest
 from refopt import cpu, oracle
 
 pytestmark = pytest.mark.clause("N13")
-PAGE = (Path(oracle.__file__).parents[2] / "docs/oracle.md").read_text()
+PAGE = (Path(oracle.__file__).parents[2] / "docs/oracle-bounds.md").read_text()
 TABLE = PAGE.partition("| what right code may do otherwise |")[2].partition("\n\n")[0]
 ROWS = [line.split("|")[1].strip() for line in TABLE.splitlines()[2:]]
 f4, f8 = np.float32, np.float64

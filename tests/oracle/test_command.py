@@ -108,7 +108,7 @@ def test_what_is_in_a_class(steps):
 def test_a_report_in_json(steps, capsys):
     assert run(f"{steps}:wrong", *QUICK, "--json", "-") == 1
     report = json.loads(capsys.readouterr().out)
-    page = (Path(oracle.__file__).parents[2] / "docs/oracle.md").read_text().partition("### In JSON")[2]
+    page = (Path(oracle.__file__).parents[2] / "docs/oracle-bounds.md").read_text().partition("## JSON")[2]
     documented = set(re.findall(r"`(\w+)`", page.partition("\n## ")[0]))
     assert {*report, *report["items"][0]} <= documented
     assert report["ok"] is False and report["laws"] == {"L1": LAWS["L1"].name}

@@ -29,7 +29,7 @@ SHORT = {line.partition(" --seed")[0].removeprefix("refopt check "): line for li
 slow = pytest.mark.slow
 # A job of each kind.
 FEW = "--as none --with fused=true", "torch_adamw.py:AdamW --as adamw --dtype fp32 fp64", "optax_clipped"
-SHOWN = "holds.txt", "late.py"
+SHOWN = ("holds.txt",)
 
 
 def need(command):
@@ -119,4 +119,4 @@ def test_a_file_with_a_line_that_is_no_law(project, monkeypatch, capsys):
 def test_the_tests_of_the_page(project):
     chosen = "L1-float32 or L15 or formula"
     done = run(project, "pytest", "-q", "-p", "no:cacheprovider", "ci/test_laws.py", "-k", chosen)
-    assert done.returncode == 0 and "2 passed" in done.stdout and "2 xfailed" in done.stdout, done.stdout
+    assert done.returncode == 0 and "1 passed" in done.stdout and "2 xfailed" in done.stdout, done.stdout

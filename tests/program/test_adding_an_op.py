@@ -18,7 +18,7 @@ FILES = dict(re.findall(r"(?s)`(refopt/\S+\.py)`:\n\n```python\n(.*?)```", PAGE)
 ((BEFORE, LINE),) = re.findall(r"```diff\n (.*\n)\+(.*\n)", PAGE)
 (EXAMPLE,) = re.findall(r"(?s)```python\n(import numpy as np\nfrom refopt import gpu.*?)```", PAGE)
 LAST = f"line {len(EXAMPLE.splitlines())}, in <module>\nAssertionError"
-(LAW,) = re.findall(r"(?s)```python\n(from hypothesis import.*?)```", PAGE)
+LAW = (PACKAGE.parent / "examples" / "test_clamps.py").read_text()
 # A clamp on each of two ranks, side by side: one of them is not that of the other.
 PLACED = """
 import numpy as np
@@ -88,8 +88,7 @@ def test_the_page_runs(tmp_path):
 
 PASS, KERNEL = "refopt/program/passes/clamps.py", "refopt/program/gpu/clamp.py"
 FORGOTTEN = [(PASS, "for op in ops for", "for op in ops[:1] for")]
-HEAD = "import conftest\nfrom refopt.program import Op\nfrom refopt.program.passes.clamps import fuse_clamps\n"
-LAWS = HEAD + LAW + "\n\ntest_fusing_clamps_changes_no_bit()\n"
+LAWS = "import conftest\n" + LAW + "\n\ntest_fusing_clamps_changes_no_bit()\n"
 
 
 @pytest.mark.slow

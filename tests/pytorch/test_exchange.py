@@ -2,7 +2,7 @@
 
 import copy
 import os
-import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -107,12 +107,7 @@ def test_what_does_not_fit_is_refused():
         class_of("AdamW")(in_groups(parameters())).load_state_dict(without)
 
 
-def of_page(name, **known):
-    """A function that docs/torch.md shows, with names that it uses."""
-    text = (Path(__file__).parents[2] / "docs" / "torch.md").read_text()
-    known |= {"torch": torch, "copy": copy}
-    exec(re.search(rf"^def {name}\(.*?\n(?=\n|```)", text, re.DOTALL | re.MULTILINE)[0], known)
-    return known[name]
+CONVERTERS = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "checkpoints.py"))
 
 
 def test_checkpoints_of_apex():
@@ -126,7 +121,7 @@ def test_checkpoints_of_apex():
              "state": {i: {"exp_avg": x["exp_avg"], "exp_avg_sq": x["exp_avg_sq"]} for i, x in states.items()}}
     with pytest.raises(ValueError, match=r"AdamW: load_state_dict: state\[0\]: expected 'step', which its steps need"):
         optimizer.load_state_dict(saved)
-    optimizer.load_state_dict(of_page("of_apex")(saved))
+    optimizer.load_state_dict(CONVERTERS["of_apex"](saved))
     assert all_bits(params, optimizer) == all_bits(params, plain)
     steps(optimizer, params, [3])
 
@@ -142,7 +137,7 @@ def test_checkpoints_of_bitsandbytes():
     kept = [x["__bnb_optimizer_quant_state__"] for x in saved["state"].values()]
     with pytest.raises(ValueError, match=r"AdamW: load_state_dict: state\[0\]: expected 'exp_avg', which its"):
         optimizer.load_state_dict(saved)
-    optimizer.load_state_dict(of_page("of_bitsandbytes")(saved))
+    optimizer.load_state_dict(CONVERTERS["of_bitsandbytes"](saved))
     for k, key in ((1, "exp_avg"), (2, "exp_avg_sq")):
         scales, codes = kept[0][f"absmax{k}"], kept[0][f"qmap{k}"]
         whole = library.functional.dequantize_blockwise(kept[0][f"state{k}"], absmax=scales, code=codes, blocksize=256)
@@ -176,9 +171,9 @@ def test_there_and_back_through_flashoptim(flashoptim, name, more, dtype, master
     others = copied(params)
     back = class_of(name)(others, lr=LR, masters=masters, **more)
     for source in (here, back):
-        of_page("to_flashoptim", flashoptim=flashoptim)(source.state_dict(), peer)
+        CONVERTERS["to_flashoptim"](source.state_dict(), peer)
         if source is here:  # afterwards, what both shared would count steps twice
-            back.load_state_dict(of_page("of_flashoptim", flashoptim=flashoptim)(peer))
+            back.load_state_dict(CONVERTERS["of_flashoptim"](peer))
         for own, held, found in zip(*(x.state.values() for x in (here, peer, back)), strict=True):
             for key, spec in peer.quantized_state_spec.items():
                 made = flashoptim.optimizers.quantize(own[key], **vars(spec))
