@@ -125,14 +125,18 @@ def test_a_parameter_whose_memory_has_other_values(kind, got):
         class_of("AdamW")([torch.ones(3), torch.nn.Parameter(READ[kind]())], lr=LR)
 
 
-@pytest.mark.parametrize("guards", [True, False], ids=["guards", "one by one"])
+@pytest.fixture(params=[True, False], ids=["guards", "one by one"])
+def guards(request, monkeypatch):
+    """Whether PyTorch's guards read many tensors at once."""
+    if not request.param:
+        monkeypatch.setattr(host, "TensorGuards", None)
+
+
 @pytest.mark.parametrize("taken", [0, 1])
 @pytest.mark.parametrize("kind", GRADIENTS)
-def test_a_gradient_is_refused(kind, taken, guards, monkeypatch):
+def test_a_gradient_is_refused(kind, taken, guards):
     """Beside one of another parameter, also after a step with plain ones; the next step with plain ones is right."""
     make, said = REFUSED[kind]
-    if not guards:
-        monkeypatch.setattr(host, "TensorGuards", None)
     params, optimizer = stepped(taken=taken, shape=shape_of(make()))
     others, plain = stepped(taken=taken, shape=shape_of(make()))
     known = all_bits(params, optimizer)
@@ -160,12 +164,9 @@ def test_a_gradient_that_functorch_wraps():
     torch.func.vmap(function)(torch.ones(4, *SHAPE))
 
 
-@pytest.mark.parametrize("guards", [True, False], ids=["guards", "one by one"])
 @each_read
-def test_a_gradient_is_read(kind, guards, monkeypatch):
+def test_a_gradient_is_read(kind, guards):
     """Between plain ones of the same parameter."""
-    if not guards:
-        monkeypatch.setattr(host, "TensorGuards", None)
     (params, ours), (others, plain) = (stepped(shape=READ[kind]().shape) for _ in range(2))
     for step in range(1, 4):
         for x in (params, others):

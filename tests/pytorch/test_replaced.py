@@ -244,8 +244,7 @@ def test_a_loaded_state_belongs_to_who_loads_it(name, first, tmp_path):
 
 
 def test_hooks_that_follow_a_load_have_the_last_word():
-    params = parameters(SHAPES)
-    optimizer = class_of("AdamW")(params, lr=LR)
+    params, optimizer = one("AdamW", SHAPES)
     steps(optimizer, params, range(1))
     optimizer.register_load_state_dict_post_hook(
         lambda each: each.state[params[0]].update(exp_avg=torch.zeros(SHAPES[0])))
@@ -306,8 +305,7 @@ def test_a_model_in_another_dtype_keeps_what_its_states_have(name, before, after
 @pytest.mark.parametrize(("dtype", "of"), [("bfloat16", "float64"), ("float32", "float64")])
 def test_a_state_that_is_too_wide(dtype, of):
     """Is refused by name, when it is loaded or in the step, and nothing changes."""
-    params = parameters(SHAPES, dtype=getattr(torch, dtype))
-    optimizer = class_of("AdamW")(params, lr=LR)
+    params, optimizer = one("AdamW", SHAPES, getattr(torch, dtype))
     steps(optimizer, params, range(1))
     known, saved = all_bits(params, optimizer), copy.deepcopy(optimizer.state_dict())
     saved["state"][1]["exp_avg"] = saved["state"][1]["exp_avg"].double()

@@ -9,11 +9,8 @@ import math
 import operator
 from collections import namedtuple
 from types import SimpleNamespace
-
 import numpy as np
-
 from refopt import simt
-
 try:
     import numba
 except ModuleNotFoundError:  # with its stub
