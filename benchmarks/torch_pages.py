@@ -15,18 +15,18 @@ from benchmarks.sections import figures, with_section
 STEP, TRAINING = RESULTS / "torch-step-h200.json", RESULTS / "torch-training-h200.json"
 SHARDED = RESULTS / "fully-shard-h200-x2.json"
 STEP_FIGURE, TRAINING_FIGURE = ROOT / "docs" / "torch-step.svg", ROOT / "docs" / "torch-training.svg"
-OURS = "refopt.torch"
+OURS, DRAWN = "refopt.torch", "resnet50"  # and the workload of the figure
 WORKLOADS = {"resnet50": "ResNet-50", "bert-large": "BERT-large"}
 LINES = (  # label, implementation, how it is run
     ("PyTorch, `foreach`", "foreach", "eager"), ("PyTorch, `capturable`", "capturable", "eager"),
     ("PyTorch, `fused`", "fused", "eager"), ("PyTorch, `torch.compile`", "torch.compile", "compiled"),
     ("**`refopt.torch`**", OURS, "eager"), ("**`refopt.torch`**, accelerated", f"{OURS}, accelerated", "eager"),
+    ("an empty step of PyTorch", "an empty step", "eager"),
 )
 GRAPHS = (
     ("PyTorch, `capturable`", "capturable", "graph"), ("PyTorch, `fused`", "fused", "graph"),
     ("PyTorch, `torch.compile`", "torch.compile", "compiled graph"), ("**`refopt.torch`**", OURS, "graph"),
 )
-DRAWN = "resnet50"  # the workload of the figure
 SHOWN = {"adamw": "AdamW", "momentum": "SGD with momentum"}
 COLOURS = {OURS: "#0072B2", "fused": "#E69F00", "foreach": "#009E73"}
 
@@ -111,13 +111,11 @@ def _times(rows: list[dict], names: Sequence[str], lines: Sequence[tuple[str, st
              if row.get("condition") == condition}
     head = ["", *(f"{called_of(name)}, {unit}" for name in names for unit in ("host, µs", "GPU, ms"))]
     body = []
-    for label, implementation, how in lines:
-        cells, any_ = [label], False
-        for name in names:
-            row = found.get((name, implementation, how))
-            any_ |= row is not None
-            cells += [f"{row['host_us']:,.0f}", f"{row['ms']:.3f}"] if row else ["–", "–"]
-        body += [cells] if any_ else []
+    for label, *way in lines:
+        each = [found.get((name, *way), {}) for name in names]
+        if any(each):
+            pairs = [(row.get(key), form) for row in each for key, form in (("host_us", ",.0f"), ("ms", ".3f"))]
+            body.append([label, *("–" if x is None else format(x, form) for x, form in pairs)])
     if not body:
         return ""
     floors = [next((row["floor_ms"] for row in found.values() if row["workload"] == name), None) for name in names]
