@@ -3,7 +3,7 @@
 import pytest
 
 from refopt.gpu import runtime
-from refopt.gpu.driver import signature_of
+from refopt.gpu.target import signature_of
 
 
 class Recorder(runtime.Executor):
