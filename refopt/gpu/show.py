@@ -71,7 +71,7 @@ def request(
 
     Args:
         routine: a name of `refopt.catalog.KNOWN`.
-        dtype: a name of `refopt.catalog.DTYPES`.
+        dtype: a name of ``refopt.catalog.data.DTYPES``.
         form: one of the routine's forms; the default of plans if not given.
         states: optional states that are given, such as moment2_max.
         choices: values of the routine's choices, the first of each if not given; and of Muon, ``restarts``.
