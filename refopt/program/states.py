@@ -21,6 +21,7 @@ from refopt.catalog import KNOWN, Routine
 from refopt.checks import Array, host_array
 from refopt.checks.arguments import is_number, mapped, number, shown, whole
 from refopt.checks.dtypes import numpy_dtype
+from refopt.cpu.lazy import lazy_row
 from refopt.program.graph import Graph
 from refopt.program.model import UNKNOWN, Part, Var
 from refopt.program.ops.checks import Describer
@@ -263,9 +264,8 @@ def _checked(
 
 def _by_row(routine: Routine, slots: Mapping[str, Any]) -> Routine:
     """The routine, with scalars of rows if there are several."""
-    rows = [name for name in routine.scalars if slots[name][0].shape != (1,)]
-    slots_of = (x._replace(scalar=False, by_row=True, initial=None) if x.name in rows else x for x in routine.slots)
-    return routine._replace(slots=tuple(slots_of))
+    by_row = any(slots[name][0].shape != (1,) for name in routine.scalars)
+    return routine._replace(slots=lazy_row(routine.name, "row").slots) if by_row else routine
 
 
 def _named(where: str, value: Any, names: Collection[str]) -> dict[str, Any]:
