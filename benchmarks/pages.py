@@ -104,11 +104,11 @@ def with_gpus(page: str) -> str:
 
 def with_first_steps(page: str) -> str:
     """docs/compilers.md with what a first step takes in a fresh process."""
-    lines = [["kernels", "ms", "driver and context", "plan", "step", "imported"], ["---", *["---:"] * 4, "---"]]
+    lines = [["kernels", "total, ms", "driver and context", "plan", "step", "imported"], ["---", *["---:"] * 4, "---"]]
     for row in read("first-step-h200.json")["rows"]:
         names = ", ".join(name.replace("_", "-") for name in row["imported"]) or "no compiler"
         times = (f"{row['ms'][part]:,.0f}" for part in ("first", "device", "plan", "step"))
-        lines.append([{"cold": "compiled", "warm": "kept"}[row["how"]], *times, names])
+        lines.append([{"cold": "compiled", "warm": "cached"}[row["how"]], *times, names])
     return with_section(page, "first-step", table(lines))
 
 
