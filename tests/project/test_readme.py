@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from foreign.suites import OWN_TESTS
+from foreign.suites import OWN_TESTS, STUMPY_TESTS
 from page_code import BLOCK, session
 from simt.test_random_kernels import EXPECTED, H200
 
@@ -93,10 +93,11 @@ def test_the_commands_print_what_is_shown():
 
 
 def test_figures_in_sentences_are_the_records():
-    """Those of the first screen, which the table has too, of random kernels, and of numba-cuda's own tests."""
+    """Those of the first screen, which the table has too, of random kernels, and of other projects' tests."""
     ours, theirs = re.search(r"LARS on ResNet-50 takes\s(\S+) ms,\sand\s(\S+)\sms", TEXT).groups()
     assert f"| **refopt, two launches** | **{ours}** |" in TEXT and f"| the same, as a CUDA graph | {theirs} |" in TEXT
     others = len((ROOT / "tests" / "foreign" / "own_tests.txt").read_text().splitlines())
     for page, said in [("limits", f"{len(EXPECTED)} of {len(H200.left | H200.refused)} random kernels"),
+                       ("executor", f"its {STUMPY_TESTS} GPU tests"),
                        ("executor", f"{OWN_TESTS} of {OWN_TESTS + others} of its own tests")]:
         assert said in (ROOT / "docs" / f"{page}.md").read_text()
