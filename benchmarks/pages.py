@@ -115,7 +115,7 @@ def with_first_steps(page: str) -> str:
 # An operation, what the executor gives, what an H200 has given in `tests/simt/random_kernels`, and the rule.
 LEFT_OPEN = [
     ["a NaN, or a float beyond its range, as an integer", "as PTX's `cvt`: the nearest integer of the type, for 8 bits "
-     "the low half of the 16-bit result; for NaN 0, or only the highest bit", "differs for constants, and below 32 bits",
+     "the low half of the 16-bit result; for NaN 0, or only the highest bit", "differs for constants and below 32 bits",
      "`float-range`"],
     ["sums, differences and products beyond int64", "wrap", "`x + 1 > x` is true, `x * 2 // 2` is x",
      "`signed-overflow`"],

@@ -49,7 +49,7 @@ def momentum(x, g, velocities, lr, mu, l2_decay, dampening, use_nesterov, maximi
 
 
 def lars_momentum(x, param, g, velocities, lr, mu, lars_coeff, lars_weight_decay, epsilon, adapt, norm_of):
-    """You, Gitman and Ginsburg 2017, Algorithm 1; conditions for adapting, epsilon and norms as in Paddle's operator."""
+    """You, Gitman and Ginsburg 2017, Algorithm 1; conditions for adapting, epsilon, norms as in Paddle's operator."""
     weights, gradients = norm(x if norm_of == "master" else param), norm(g)
     adapts = {"norms": weights > 0 and gradients > 0, "decay": lars_weight_decay > 0,
               "decay_and_norms": lars_weight_decay > 0 and weights > 0 and gradients > 0}
