@@ -95,8 +95,7 @@ def with_gpus(page: str) -> str:
         said = f"{record['kernels_compiled']} kernels compiled"
         if capability == "9.0":
             passed = {name: read(f"laws-{name.lower()}.json")["counts"]["passed"] for name in ("H100", "H200")}
-            link = "../benchmarks/results/laws-{}.json"
-            runs = (f"{n:,} on an [{name}]({link.format(name.lower())})" for name, n in passed.items())
+            runs = (f"{n:,} on an [{x}](../benchmarks/results/laws-{x.lower()}.json)" for x, n in passed.items())
             said = f"measured; tests of laws that passed: {', '.join(runs)}"
         lines.append([capability, SUCH_AS[capability], said])
     return with_section(page, "gpus", table(lines))
