@@ -90,32 +90,31 @@ def with_gpus(page: str) -> str:
     """docs/gpus.md with what is known of each compute capability."""
     record = read("capabilities.json")
     lines = [["compute capability", "such as", "what is known"], ["---"] * 3]
-    lines.append([f"below {record['capabilities'][0]}", OLDER, "refused, by one sentence that names the device"])
+    lines.append([f"below {record['capabilities'][0]}", OLDER, "refused with a sentence that names the device"])
     for capability in record["capabilities"]:
         said = f"{record['kernels_compiled']} kernels compiled"
         if capability == "9.0":
             passed = {name: read(f"laws-{name.lower()}.json")["counts"]["passed"] for name in ("H100", "H200")}
-            link = "../benchmarks/results/laws-{}.json"
-            runs = (f"{n:,} on an [{name}]({link.format(name.lower())})" for name, n in passed.items())
-            said = f"measured: laws that hold are {' and '.join(runs)}"
+            runs = (f"{n:,} on an [{x}](../benchmarks/results/laws-{x.lower()}.json)" for x, n in passed.items())
+            said = f"measured; tests of laws that passed: {', '.join(runs)}"
         lines.append([capability, SUCH_AS[capability], said])
     return with_section(page, "gpus", table(lines))
 
 
 def with_first_steps(page: str) -> str:
     """docs/compilers.md with what a first step takes in a fresh process."""
-    lines = [["kernels", "ms", "driver and context", "plan", "step", "imported"], ["---", *["---:"] * 4, "---"]]
+    lines = [["kernels", "total, ms", "driver and context", "plan", "step", "imported"], ["---", *["---:"] * 4, "---"]]
     for row in read("first-step-h200.json")["rows"]:
         names = ", ".join(name.replace("_", "-") for name in row["imported"]) or "no compiler"
         times = (f"{row['ms'][part]:,.0f}" for part in ("first", "device", "plan", "step"))
-        lines.append([{"cold": "compiled", "warm": "kept"}[row["how"]], *times, names])
+        lines.append([{"cold": "compiled", "warm": "cached"}[row["how"]], *times, names])
     return with_section(page, "first-step", table(lines))
 
 
 # An operation, what the executor gives, what an H200 has given in `tests/simt/random_kernels`, and the rule.
 LEFT_OPEN = [
     ["a NaN, or a float beyond its range, as an integer", "as PTX's `cvt`: the nearest integer of the type, for 8 bits "
-     "the lower half of that of 16; for NaN 0, or the highest bit alone", "another for constants, and below 32 bits",
+     "the low half of the 16-bit result; for NaN 0, or only the highest bit", "differs for constants and below 32 bits",
      "`float-range`"],
     ["sums, differences and products beyond int64", "wrap", "`x + 1 > x` is true, `x * 2 // 2` is x",
      "`signed-overflow`"],

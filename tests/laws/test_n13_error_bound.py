@@ -1,4 +1,4 @@
-"""N13: the formula of the paper or of the origin, in higher precision, within a bound on what rounding may do."""
+"""N13: the formula of the paper or of the original code, in higher precision, within a bound on rounding errors."""
 
 import pytest
 from evidence.cells import FOUND_INF, GRAD_FACTOR, RESCALE_GRAD, STOCHASTIC, cells
