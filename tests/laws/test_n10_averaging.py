@@ -19,8 +19,10 @@ NARROW = [("float16", "before"), ("bfloat16", "before"), ("bfloat16", "after")]
        params=st.lists(st.sampled_from(PARAMS), min_size=1, max_size=3, unique=True),
        narrow=st.sampled_from([None, None, *NARROW]))
 def test_a_step_of_ranks_is_that_of_averaged_gradients(routine, ranks, config, seed, params, narrow):
-    """Every gradient added from rank to rank, multiplied once, and given to one device. By `narrow_sums`, the gradients
-    and their sum are rounded to 16 bits, and multiplied before or after, as `average` says.
+    """As on one device, with gradients added in rank order and multiplied once.
+
+    By `narrow_sums`, the gradients and their sum are rounded to 16 bits, and multiplied before or after, as `average`
+    says.
     """
     config, (dtype, average) = ("fp32", narrow) if narrow else (config, (None, "after"))
 

@@ -145,7 +145,7 @@ def assert_lawful(routine, count, slots, steps):
 @few(2, tables=TABLES, dtypes=DTYPES, seed=st.integers(0, 99))
 @example(*HOT)
 def test_a_lazy_step_is_that_of_its_rows_alone(routine, count, tables, dtypes, seed):
-    """Values are added in the order of occurrence; rows without a gradient keep every bit, NaN included."""
+    """Values are added in order of occurrence; rows without a gradient keep every bit, even NaN."""
     assert_lawful(routine, count, *made(routine, count, tables, dtypes, seed))
 
 
@@ -176,7 +176,7 @@ def test_a_planted_fault_breaks_its_law(monkeypatch, summed, law):
 @example([(5, (3,), [[1, 1]] * STEPS), (5, (0,), [[1, 2]] * STEPS)], ["float32"], 1, 0, (1, 1))
 @example([(5, (0,), [[1, 2]] * STEPS)], ["float32"], 1, 0, ())
 def test_kernels_equal_the_reference(machine, routine, count, tables, dtypes, seed, shift, gate):
-    """Of any tables in one plan, with other gradients in each step, aligned and not, and with a flag and a factor."""
+    """For any tables in one plan, with new gradients in each step, aligned or not, with a flag and a factor."""
     slots, steps = made(routine, count, tables, dtypes, seed)
     got = on_device(machine, routine, count, slots, steps, shift, gate)
     assert_same(reference(routine, count, slots, steps, gate), got, "N22, kernels")
@@ -185,7 +185,7 @@ def test_kernels_equal_the_reference(machine, routine, count, tables, dtypes, se
 
 @pytest.mark.parametrize(("count", "order"), [("global", "forward"), ("row", "random")])
 def test_nothing_races(executor, count, order):
-    """Neither between warps that mark a row, nor between lanes that add its values or have its scalars."""
+    """Neither between warps that mark a row, nor between lanes that add its values or update its scalars."""
     tables = [(5, (3,), [[3] * 200, None, [4, 4]]), (6, (130,), [[0, 5, 0], [1], [1]])]
     slots, steps = made("adamw", count, tables, ["float32"], 0)
     with simt.observe(count=False, watch=True, schedule=order, seed=3):
@@ -195,7 +195,7 @@ def test_nothing_races(executor, count, order):
 @each
 @few(4, data=st.data(), seed=st.integers(0, 99))
 def test_the_order_of_distinct_indices_changes_no_bit(routine, count, data, seed):
-    """Nor does that of occurrences of different rows."""
+    """Nor does the order of occurrences of different rows."""
     order = data.draw(st.permutations(range(5)))
     tables = [(6, (3,), [[*range(5)]] * STEPS)]
     slots, [(indices, values, numbers), *_] = made(routine, count, tables, ["float32"], seed)
@@ -205,7 +205,7 @@ def test_the_order_of_distinct_indices_changes_no_bit(routine, count, data, seed
 
 @each
 def test_an_index_out_of_range_is_left_out_on_a_device(machine, routine, count, monkeypatch):
-    """The step does not read or write anything there, and says so when asked; the merged function asks first.
+    """The step does not access it, and reports it on request; the merged function checks first.
 
     A step that is captured keeps its gradients.
     """
