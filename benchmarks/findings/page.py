@@ -27,7 +27,7 @@ def _parts(version: str) -> list[int]:
 
 def with_findings(page: str) -> str:
     """docs/findings.md."""
-    heads = ["library", "optimizers", "no difference", "differences", "not taken"]
+    heads = ["library", "optimizers", "no difference", "differences", "not checked"]
     page = with_section(page, "libraries", figures(heads, libraries()))
     page = with_section(page, "explained", "\n".join(explained()))
     page = with_section(page, "changes", "\n".join(changed()))
@@ -41,7 +41,7 @@ def libraries() -> Iterator[list[str]]:
         for row in report["rows"]:
             by_library.setdefault(row["library"], Counter())[_outcome(row)] += 1
         for library, counts in by_library.items():
-            each = counts["right"], counts["different"], counts["not taken"]
+            each = counts["right"], counts["different"], counts["not checked"]
             yield [_heading(report, library), str(sum(counts.values())), *map(str, each)]
 
 
@@ -52,7 +52,7 @@ def _heading(report: Record, library: str) -> str:
 
 def _outcome(row: Mapping[str, Any]) -> str:
     if "not_taken" in row:
-        return "not taken"
+        return "not checked"
     return "different" if "error" in row or any(check["failed"] for check in row["checks"]) else "right"
 
 
@@ -155,7 +155,7 @@ def _name(subject: str) -> str:
 
 def _by_result(found: Iterable[tuple[str, str, str]]) -> Iterator[str]:
     results: dict[str, dict[str, list[str]]] = {}
-    for result, formula, name in sorted(found, key=lambda x: (x[0] != "", x[0].startswith("not taken"), x)):
+    for result, formula, name in sorted(found, key=lambda x: (x[0] != "", x[0].startswith("not checked"), x)):
         results.setdefault(result, {}).setdefault(formula, []).append(f"`{name}`")
     for result, formulas in results.items():
         each = (f"*{formula}:* " * bool(formula) + ", ".join(names) for formula, names in formulas.items())
@@ -167,7 +167,7 @@ def _said(row: Mapping[str, Any]) -> str:
         return str(row["error"])
     if "not_taken" in row:
         why = re.sub(r"\S+\(\) ", "", row["not_taken"].rpartition(" got ")[2])
-        return "not taken, " + shorten(re.sub("[|<>`]", " ", why), 64, placeholder=" ...").replace("_", r"\_")
+        return "not checked, " + shorten(re.sub("[|<>`]", " ", why), 64, placeholder=" ...").replace("_", r"\_")
     said: dict[str, list[str]] = {}  # what follows the laws, and these
     for check in row["checks"]:
         for law, failure in failures(check).items():
