@@ -20,7 +20,7 @@ REMAINDERS = st.sampled_from(remainders()[::2])
 
 @forms_of_families
 @few(3, data=st.data())
-def test_launches_are_as_many_as_the_catalogue_says(executor, routine, form, data):
+def test_launches_match_the_catalogue(executor, routine, form, data):
     """In each step: none for a list without elements, otherwise one or two per dtype signature if merged."""
     case = data.draw(cases(routine, kinds=KINDS, large=False))
     step = PlacedCase(executor, case).plan(form)
@@ -48,7 +48,7 @@ def test_launches_in_figures(executor, routine, form):
 
 @forms_of_families
 @few(3, data=st.data())
-def test_bytes_are_as_many_as_the_catalogue_says(executor, routine, form, data):
+def test_bytes_match_the_catalogue(executor, routine, form, data):
     """A step reads and writes exactly the catalogue's bytes of every array; the first has no carried norm."""
     case = data.draw(cases(routine, 1, 3, KINDS | REMAINDERS, large=False, rounding="nearest"))
     placed = PlacedCase(executor, case, data.draw(places(routine)))

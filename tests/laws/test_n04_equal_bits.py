@@ -110,7 +110,7 @@ def test_the_merged_function_equals_a_plan(machine, routine, form, data):
 @of_merged([row for row in pairs(ALL) if row[0].forms[row[1]].merged])
 @few(4, size=st.integers(1, 300), shift=st.integers(1, 9), kind=storage())
 @example(260, 1, ("bfloat16", "bfloat16", "bfloat16", None))
-def test_each_slot_misaligned_alone(machine, routine, form, size, shift, kind):
+def test_one_misaligned_slot(machine, routine, form, size, shift, kind):
     """For each slot: only its array of a tensor is misaligned, by any number of elements."""
     case = make(routine, [size, 9], tuple(filter(None, kind)), optional=optional_states(routine))
     expected = reference(case)

@@ -74,7 +74,7 @@ def test_amsgrads_maximum_takes_the_larger_moment(machine, routine, form, table)
 @each_that(takes_a_maximum)
 @few(4, table=pairs_of_numbers)
 @example([(1, 4), (-2, 2), (NAN, 1), (1, NAN), (NAN, NAN), (-INF, 1), (-0.0, 0)])
-def test_the_maximum_takes_the_gradient_where_it_is_larger(machine, routine, form, table):
+def test_adamaxs_maximum_takes_the_larger(machine, routine, form, table):
     """x if x > y else y, where x is |g| and y the decayed norm; a NaN gradient gives y, a NaN norm stays."""
     g, y = np.array(table, np.float32).T
     step = dict(lr=0.1, beta1=0.5, beta2=0.5, epsilon=0.0, rescale_grad=1.0)
@@ -85,7 +85,7 @@ def test_the_maximum_takes_the_gradient_where_it_is_larger(machine, routine, for
 @each_that(takes_a_sign)
 @few(4, blend=st.lists(NUMBERS, min_size=1, max_size=9))
 @example([1e-30, -1e-30, INF, -INF, NAN, 0.0, -0.0])
-def test_the_sign_of_zero_and_of_nan_is_itself(machine, routine, form, blend):
+def test_zeros_and_nan_are_their_own_signs(machine, routine, form, blend):
     """1 above zero, -1 below, however small the number; NaN, +0 and -0 are their own signs."""
     step = dict(lr=1.0, beta1=0.0, beta2=0.5, coeff=0.0, rescale_grad=1.0)
     zeros = np.float32(-0.0)  # less a zero of either sign they tell its sign

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.clause("N8")
 @pytest.mark.parametrize("params", [("float32", "float16", "bfloat16"), ("float64",)], ids=["fp32", "fp64"])
 @routines
 @few(4, data=st.data())
-def test_a_factor_is_one_number_with_rescale_grad(routine, params, data):
+def test_a_factor_multiplies_rescale_grad(routine, params, data):
     """A factor gives the same bits as `rescale_grad` set to their product, rounded once.
 
     One that is not given is 1, and a flag that is not given 0.

@@ -108,7 +108,7 @@ def events(case):
 @pytest.mark.clause("N2", "N4", "N8")
 @forms_of_families
 @few(2, least=8, data=st.data())
-def test_whatever_happens_to_a_plan(machine, routine, form, data):
+def test_a_plan_carries_the_references_values(machine, routine, form, data):
     """A plan carries the same values between steps as the reference, however arrays and numbers change.
 
     Steps are taken and skipped; gradients come and go; arrays are moved, or written by somebody else; and a plan is
@@ -142,7 +142,7 @@ def test_a_skipped_step_touches_nothing(executor, routine, form, dtypes, lengths
 @of(pairs(CARRYING))
 @few(4, lengths=st.lists(sizes(()), min_size=1, max_size=5), times=st.integers(1, 5))
 @example(SMALL, 4)
-def test_captured_steps_keep_their_slots(executor, routine, form, lengths, times):
+def test_captured_steps_keep_their_addresses(executor, routine, form, lengths, times):
     """A captured step, and every later one, reads its scalars at the same addresses as before."""
     one = step_of(routine)
     case = make(routine, lengths, steps=[one] * (2 + times))

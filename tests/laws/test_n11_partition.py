@@ -115,7 +115,7 @@ def test_how_a_device_cuts_and_schedules_changes_no_bit(routine, form, lengths, 
 
 @each(*ELEMENTWISE)
 @given(lengths=st.lists(sizes(()), min_size=1, max_size=4), dtypes=st.sampled_from(SIGNATURES))
-def test_a_buffer_is_one_tensor(routine, lengths, dtypes):
+def test_a_buffer_acts_as_one_tensor(routine, lengths, dtypes):
     """Concatenating the tensors of an elementwise routine changes no bit, wherever the buffer is cut."""
     case = make(routine, lengths, dtypes, optional=optional_states(routine))
     apart = reference(case.replace(**{name: case.slots[name][:1] * len(lengths) for name in routine.scalars}))

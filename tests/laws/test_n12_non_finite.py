@@ -33,7 +33,7 @@ def spoiled(case, slot, tensor, element, value):
 @each(*ELEMENTWISE)
 @given(lengths=LENGTHS, dtypes=st.sampled_from(SIGNATURES), tensor=st.integers(0, 3), element=st.integers(0, 8),
        value=NOT_FINITE)
-def test_an_element_affects_itself_alone(routine, lengths, dtypes, tensor, element, value):
+def test_an_element_affects_only_itself(routine, lengths, dtypes, tensor, element, value):
     """Two steps give all other elements the same bits as without it; a NaN gradient or parameter stays.
 
     A carried scalar affects its tensor alone, and a NaN in it stays.
@@ -53,7 +53,7 @@ def test_an_element_affects_itself_alone(routine, lengths, dtypes, tensor, eleme
 
 
 @routines
-def test_infinity_of_either_sign_does_the_same(routine):
+def test_infinities_of_both_signs_act_alike(routine):
     """The tables of docs/numerics.md hold for -inf too, in slots that may be negative."""
     for slot in (*(slot.name for slot in routine.slots if slot.signed and slot.name != "master_params"), *GATE):
         assert left(routine, slot, INF) == left(routine, slot, -INF), slot
@@ -119,7 +119,7 @@ def test_lamb_forms_its_ratio_where_it_applies(machine, routine, form, p, g, wd,
 
 @of(pairs(NOVOGRAD, "reference"))
 @given(entry=st.sampled_from([INF, -INF, 3e38, NAN]), at=st.integers(0, 299))
-def test_what_is_not_finite_stays_in_the_second_moment(machine, routine, form, entry, at):
+def test_non_finite_norms_stay_in_the_second_moment(machine, routine, form, entry, at):
     """If it is inf, quotients are 0, except of infinite gradients, in this step and later; if NaN, all are NaN."""
     run, moment = implementation(form, machine), np.float32([abs(entry)])
     with np.errstate(over="ignore"):

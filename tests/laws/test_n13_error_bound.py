@@ -42,6 +42,6 @@ def test_each_variant_is_its_formula(cell, seed):
         assert eps <= (OF_RHO if name == "rho" else LIMIT), f"{name}: {eps}"
 
 
-def test_every_formula_is_that_of_a_routine():
+def test_every_formula_has_a_routine():
     """Every routine of the catalogue has a formula, and nothing else has one."""
     assert {cell.routine for cell in cells()} == set(ROUTINES)

@@ -89,7 +89,7 @@ def every(machine, lower):
 @few(4, upper=st.integers(0, 2**16 - 1))
 @example(upper=0x7F7F)
 @example(upper=0x7FFF)
-def test_a_remainder_of_8_bits_keeps_24(upper):
+def test_an_8_bit_remainder_keeps_24_bits(upper):
     """The value rounded to nearest, ties to even, in 24 bits; splitting it again gives the same parts."""
     x = patterns([upper], HALVES)
     kept = join(*split(x, "int8"))
@@ -177,7 +177,7 @@ def test_a_step_stores_one_nan(machine, routine, params, dtype):
 @pytest.mark.clause("N1")
 @pytest.mark.parametrize("norm_of", LARS[0].choices["norm_of"])
 @each(*LARS)
-def test_at_ties_the_parameter_differs_from_a_masters(machine, routine, norm_of):
+def test_ties_round_otherwise_than_with_a_master(machine, routine, norm_of):
     """At ties, the stored parameter and its norm differ from a master's, whether the norm is carried over or not."""
     case = ties(remainders()[0], norm_of)
     wide_case = case.replace(master_params=[join(p, r) for p, r in zip(case.params, case.master_params, strict=True)])

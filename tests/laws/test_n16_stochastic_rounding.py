@@ -59,7 +59,7 @@ def DRAW(x, out, quad, pair, seed):
 @few(4, upper=st.integers(0, 2**9 - 1), lower=st.integers(0, 2**16 - 1))
 @example(254, 1)  # the largest exponent
 @example(256, 2**15)  # negative subnormal numbers
-def test_a_number_goes_up_for_as_many_words_as_it_lies_above_its_neighbour(upper, lower):
+def test_the_share_of_words_that_round_up_is_the_distance(upper, lower):
     """For every mantissa of one sign and exponent, over all 2**16 words: the mean is the value."""
     assume(upper % 256 < 255)
     x = (np.arange(upper << 7, upper + 1 << 7, dtype=np.uint32) << 16 | np.uint32(lower)).view(np.float32)
@@ -95,6 +95,6 @@ def test_bf16_numbers_do_not_change(lower, seed):
                           ((2**32 - 1,) * 4, (2**32 - 1,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
                           ((0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
                            (0xA4093822, 0x299F31D0), (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1))])
-def test_philox_is_philox(counter, key, words):
+def test_philox_gives_its_known_answers(counter, key, words):
     """The known-answer tests of Random123 pass."""
     assert tuple(philox(np.array(counter, np.uint32)[:, None], key)[:, 0]) == published.philox(counter, key) == words

@@ -115,13 +115,13 @@ def test_a_tensor_core_is_rational_arithmetic(sides, core):
 
 @settings(max_examples=max(settings().max_examples, 24))
 @given(operands(finite=False))
-def test_the_forms_agree_on_what_is_not_finite(sides):
+def test_both_forms_agree_on_non_finite_values(sides):
     """For infinities and NaN among random patterns."""
     same(matmul(*sides), by_integers(*sides))
 
 
 @narrow
-def test_what_is_not_finite(dtype):
+def test_non_finite_values_in_products(dtype):
     """inf * 0, inf - inf and NaN give 0x7fffffff; sums of 2**128 or more are infinite, smaller ones truncated."""
     def of(*pairs):
         a, b = np.array(pairs, dtype).T
@@ -206,14 +206,16 @@ REFUSED = {"a: expected a matrix, got shape (2,)": (SQUARE[0], SQUARE, HOPPER),
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_what_is_no_product_is_refused(message):
+def test_invalid_products_are_refused(message):
+    """The error names the argument, what was expected and what was passed."""
     a, b, core = REFUSED[message]
     with pytest.raises((ValueError, TypeError)) as caught:
         matmul(a, b, core=core)
     assert str(caught.value) == f"matmul: {message}"
 
 
-def test_integers_are_for_tensor_cores():
+def test_products_by_integers_are_for_16_bits():
+    """The reference by integers multiplies only bf16 and fp16 matrices."""
     with pytest.raises(TypeError, match=r"^by_integers: a: expected bfloat16 or float16, got float32$"):
         by_integers(SQUARE, SQUARE)
 

@@ -129,7 +129,7 @@ def test_a_norm_is_at_least_epsilon(matrix, epsilon):
 @pytest.mark.clause("N12")
 @given(rows=AXES, columns=AXES, value=st.sampled_from([np.nan, np.inf, -np.inf]),
        at=st.tuples(*[st.integers(0, 17)] * 2))
-def test_what_is_not_finite_stays_in_its_matrix(rows, columns, value, at):
+def test_non_finite_values_stay_in_their_matrix(rows, columns, value, at):
     """Its whole block becomes NaN, and no other block."""
     p, g, v = arrays((sum(rows), sum(columns)))
     blocks = cpu.Blocks(cut(rows), cut(columns))
@@ -145,7 +145,7 @@ def test_what_is_not_finite_stays_in_its_matrix(rows, columns, value, at):
 
 @dtypes
 @given(rows=st.integers(1, 12), more=st.integers(1, 30), seed=SEEDS)
-def test_of_a_tall_matrix_the_transpose_is_iterated(dtype, rows, more, seed):
+def test_tall_matrices_are_iterated_transposed(dtype, rows, more, seed):
     """The result is the wide matrix's, transposed."""
     x = (draw(seed, rows, rows + more) / 16).astype(dtype)
     same([orthogonalized(x.T, [COEFFICIENTS] * 2)], [np.ascontiguousarray(orthogonalized(x, [COEFFICIENTS] * 2).T)])

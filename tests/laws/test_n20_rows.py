@@ -29,7 +29,7 @@ def lists(shapes, seed, zeros=()):
 @few(4, shapes=st.lists(st.tuples(SIDES, SIDES), max_size=3), seed=SEEDS, zeros=st.sets(st.integers(0, 3)),
      restarts=st.sampled_from([None, ()]))
 @example([(3, 5), (1, 1)], 0, {0, 1}, None)
-def test_rows_are_those_of_the_reference(machine, shapes, seed, zeros, restarts):
+def test_rows_match_the_reference(machine, shapes, seed, zeros, restarts):
     """For lists of any shapes, with rows of zeros, with and without Gram matrices."""
     host, numbers = lists(shapes, seed, zeros), {"lr": 0.1, "iterations": 1, "restarts": restarts}
     there = [[machine.to_device(x) for x in xs] for xs in host]

@@ -77,7 +77,7 @@ def test_kernels_store_the_codes_of_the_reference(machine, routine, form, data, 
 @each(*WITH_STATES)
 @few(4, lengths=st.lists(sizes(()), min_size=1, max_size=3), seed=st.integers(0, 99))
 @example([31, 32, 33], 0)
-def test_a_step_is_that_of_the_values(routine, lengths, seed):
+def test_a_step_uses_the_decoded_values(routine, lengths, seed):
     """The rule takes the decoded values, and gives the same parameter as with an fp32 state."""
     case = make(routine, lengths, seed=seed, optional=optional_states(routine))
     coded = in_8_bits(case)
@@ -134,7 +134,7 @@ def test_by_chance_an_element_is_right_on_average(kind, data):
 
 
 @few(kind=KINDS, data=st.data(), bad=st.sampled_from([np.nan, np.inf]), at=st.integers(0, 3 * GROUP - 1))
-def test_a_bad_element_spoils_its_group_alone(kind, data, bad, at):
+def test_a_bad_element_spoils_only_its_group(kind, data, bad, at):
     """Its whole group, visibly; groups are independent, so they may be permuted, split and joined."""
     x = np.concatenate([data.draw(values(kind)) for _ in range(3)])
     before = stored(kind, x).reshape(3, CODED)
@@ -147,7 +147,7 @@ def test_a_bad_element_spoils_its_group_alone(kind, data, bad, at):
 
 
 @few(kind=KINDS, data=st.data(), power=st.integers(-12, 12), size=st.integers(1, GROUP))
-def test_codes_are_of_ratios(kind, data, power, size):
+def test_codes_depend_only_on_ratios(kind, data, power, size):
     """Multiplying by a power of 2 keeps codes, in a group of any length padded with zeros."""
     x = data.draw(values(kind))[:size]
     assume(abs(x).max() * min(1, 4.0**power) >= kind.least)
@@ -161,7 +161,7 @@ def test_codes_are_of_ratios(kind, data, power, size):
 @example(SIGNED, -47, True)
 @example(SIGNED, -46, False)
 @example(ROOTS, -100, False)
-def test_a_group_of_next_to_nothing_is_zero(kind, exponent, negative):
+def test_a_tiny_group_becomes_zero(kind, exponent, negative):
     """Below 2^-46, or 2^-100 without a sign; zeros of both signs give the same code."""
     x = np.full(5, 2.0**exponent, np.float32) * np.float32(-1 if negative and kind.signed else 1)
     assert (kind.decode(stored(kind, x), 5) == 0).all() == (exponent < (-46 if kind.signed else -100))
@@ -284,7 +284,7 @@ def test_bytes_of_a_step_are_those_of_groups(routine):
     ("adamw", lambda x: np.frombuffer(bytes(72), np.uint8), r"moment1: expected a writable array"),
     ("adamw", lambda x: np.zeros(72, np.int8), r"moment1: expected float32 or bfloat16 or uint8, got int8"),
     ("lamb", lambda x: x, r"moment1: expected float32 or bfloat16, got uint8")])
-def test_what_is_no_state_in_8_bits_is_refused(routine, change, message):
+def test_invalid_8_bit_states_are_refused(routine, change, message):
     """The error names it, and nothing is modified."""
     p, g = np.ones(33, np.float32), np.ones(33, np.float32)
     states = [change(np.zeros(72, np.uint8)), np.zeros(33, np.float32)]
@@ -301,7 +301,7 @@ def test_fp64_has_no_states_in_8_bits():
 
 
 @given(seed=st.integers(0, 2**24 - 1), array=st.integers(0, 3), size=st.integers(0, 70))
-def test_chances_are_of_philox(seed, array, size):
+def test_chances_come_from_philox(seed, array, size):
     """They use the bits that would round a bf16 number (N16), and are never 0 or 1."""
     u = chances(size, seed, array)
     assert u.dtype == np.float32 and u.shape == (size,) and ((u > 0) & (u < 1)).all()

@@ -144,7 +144,7 @@ def assert_lawful(routine, count, slots, steps):
 @each
 @few(2, tables=TABLES, dtypes=DTYPES, seed=st.integers(0, 99))
 @example(*HOT)
-def test_a_lazy_step_is_that_of_its_rows_alone(routine, count, tables, dtypes, seed):
+def test_a_lazy_step_equals_a_step_of_its_rows(routine, count, tables, dtypes, seed):
     """Values are added in order of occurrence; rows without a gradient keep every bit, even NaN."""
     assert_lawful(routine, count, *made(routine, count, tables, dtypes, seed))
 
@@ -162,6 +162,7 @@ def of_last_values(indices, values, param):
 
 @pytest.mark.parametrize(("summed", "law"), [(of_all_rows, "without a gradient"), (of_last_values, "a step")])
 def test_a_planted_fault_breaks_its_law(monkeypatch, summed, law):
+    """The laws notice steps of all rows, and steps with the last value of a repeated row."""
     given = made("adamw", "global", [(6, (3,), [[4, 2, 4]] * STEPS)], ["float32"], 2)
     monkeypatch.setattr("refopt.cpu.lazy.summed", summed)
     with pytest.raises(AssertionError, match=law):
@@ -257,7 +258,7 @@ def on_executor(x):
 
 
 @pytest.mark.parametrize(("changed", "message"), REFUSED, ids=lambda x: x if isinstance(x, str) else "")
-def test_what_is_wrong_is_named_and_nothing_is_modified(changed, message):
+def test_errors_name_the_argument_and_modify_nothing(changed, message):
     """By the reference and on a device."""
     given = {"routine": "momentum", "params": [TABLE], "indices": [np.array([3, 1])], "values": [VALUES], "lr": 0.1,
              "mu": 0.9, "states": ([TABLE + 1],), **changed}

@@ -24,7 +24,7 @@ novograd = of(pairs(NOVOGRAD, "reference"))
 
 @novograd
 @few(4, lengths=st.lists(st.sampled_from([0, 3]), max_size=3), carried=st.sampled_from([0.0, 0.5]))
-def test_the_second_moment_of_no_elements_fades(machine, routine, form, lengths, carried):
+def test_the_second_moment_of_no_elements_decays(machine, routine, form, lengths, carried):
     """Their squared norm is 0: a second moment of 0 stays, others decay."""
     one, before = step_of(NOVOGRAD[0]), [np.full(1, carried, np.float32) for _ in lengths]
     left = implementation(form, machine)(make(NOVOGRAD[0], lengths, steps=[one]).replace(second_moment=before))
