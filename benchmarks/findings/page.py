@@ -41,8 +41,7 @@ def libraries() -> Iterator[list[str]]:
         for row in report["rows"]:
             by_library.setdefault(row["library"], Counter())[_outcome(row)] += 1
         for library, counts in by_library.items():
-            each = counts["right"], counts["different"], counts["not checked"]
-            yield [_heading(report, library), str(sum(counts.values())), *map(str, each)]
+            yield [_heading(report, library), str(counts.total()), *(str(counts[x]) for x in OUTCOMES)]
 
 
 def _heading(report: Record, library: str) -> str:
@@ -90,7 +89,7 @@ def _class(subject: str) -> str:
     return re.sub("(,| on cuda| as ).*", "", subject)
 
 
-MOST = 6  # optimizers that are named with an explanation
+MOST, OUTCOMES = 6, ("right", "different", "not checked")  # optimizers that are named with an explanation; of a row
 
 
 def in_short(laws: Collection[str]) -> str:

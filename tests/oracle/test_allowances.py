@@ -5,12 +5,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from oracle.corpus import PLANTED
+from oracle.test_rewritings import EXAMPLES
 from refopt import cpu, oracle
 
 pytestmark = pytest.mark.clause("N13")
 PAGE = (Path(oracle.__file__).parents[2] / "docs/oracle-bounds.md").read_text()
 TABLE = PAGE.partition("| what correct code may do differently |")[2].partition("\n\n")[0]
 ROWS = [line.split("|")[1].strip() for line in TABLE.splitlines()[2:]]
+SAID = f"requires {EXAMPLES} examples of each", f"plants {len(PLANTED)} bugs"
 f4, f8 = np.float32, np.float64
 QUICK = dict(examples=0, diagnose=False, process=False)
 
@@ -148,7 +151,7 @@ OFTEN = "regroup sums", "add the squares", "compute powers of beta", "regroup pr
 
 
 def test_every_row_has_code():
-    assert len(ROWS) == len(STEPS) + 1
+    assert len(ROWS) == len(STEPS) + 1 and all(x in PAGE for x in SAID)
     for row in ROWS:
         assert sum(row.startswith(name) for name in (*STEPS, BRANCH)) == 1, row
 
