@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from . import generate, grade, report
+from . import generate, grade, report, solution
 
 
 def parser() -> argparse.ArgumentParser:
@@ -30,6 +30,8 @@ def main(arguments: list[str]) -> int:
     """Run a command; the exit status."""
     options = parser().parse_args(arguments)
     try:
+        if not solution.names():
+            raise FileNotFoundError(f"{solution.FOLDER}: expected the solutions, got none: work in a clone")
         if options.command == "write":
             generate.write()
             return 0
@@ -42,8 +44,8 @@ def main(arguments: list[str]) -> int:
         print(error, file=sys.stderr)
         return 2
     print(report.table(learners, grades))
-    for path in grade.others(learners):
-        print(f"{path.relative_to(options.folder)}: not graded, since it is of no exercise")
+    for line in grade.not_graded(options.folder, learners):
+        print(line)
     return 0
 
 
