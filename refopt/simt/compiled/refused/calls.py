@@ -93,7 +93,7 @@ def _arguments(node: ast.Call, function: types.FunctionType, what: str) -> Itera
         try:
             _signature(function).bind(*node.args, **{str(keyword.arg): None for keyword in node.keywords})
         except TypeError as error:
-            yield node, f"{what}: {error}", "see its parameters"
+            yield node, f"{what}: {error}", f"pass {', '.join(_signature(function).parameters)}"
 
 
 def literals(typer: Any, node: ast.Call, function: types.FunctionType, needed: frozenset[str]) -> Iterator[Refusal]:
