@@ -124,7 +124,7 @@ def report(error: Exception) -> str:
         where = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
         words += where
     text = lesson(error)
-    return f"{type(error).__name__}: {_quoted(words)}" + (f"\n{text}" if text else "")
+    return f"{type(error).__name__}: {quoted(words)}" + (f"\n{text}" if text else "")
 
 
 def lesson(error: Exception) -> str:
@@ -146,7 +146,7 @@ def _of_two_blocks(race: Any) -> bool:
     return None not in (one, other) and one.kernel == other.kernel and one.block != other.block
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """A report with lines of source in the place of file names, which are temporary ones in a notebook.
 
     Where a function of refopt's has made the access, the line is that of the kernel which called it.

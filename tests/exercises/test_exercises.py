@@ -72,6 +72,7 @@ LESSONS = {
          ["for level in range(5):\n    if lane < 16:\n        value += cuda.shfl_xor_sync(0xFFFF, value, 1 << level)\n"
           "if lane == 0:\n    sums[row] = value"], "(rule shuffle-lanes)",
          "All lanes of the mask have to come to a shuffle"),
+    "arguments": ("09_a_sum_by_shuffles", ["sums[row] = cuda.shfl_xor_sync(value, 1)"], "pass mask, value, lane_mask"),
     "elements for bytes": ("12_many_tensors_one_launch", ["store_float32(p + start + 1, lr)"], "MisalignedAddress",
                            "Addresses count bytes: fp32 element i is at `p + 4 * i`."),
     "store": ("12_many_tensors_one_launch", ["p[start] = lr"], "does not compile", "`store_float32(p + 4 * i, value)"),
@@ -106,6 +107,8 @@ def test_numbers_alone_are_compared_of_what_runs(tmp_path):
         assert "OutOfBounds: index 72 is out of bounds" in verdict.text and "A GPU says nothing" in verdict.text
     drawn, words = exercise.picture(wrong), "Then it ended: index 72 is out of bounds for x, shape (72,), float32"
     assert drawn.alt.endswith(f" {words}.") and drawn.figure.get_suptitle() == words
+    exercise, stub = answer("08_an_unreached_barrier", tmp_path, [None])
+    assert re.search(r"Then it ended: .* Threads wait: 36 at line \d+, first", exercise.picture(stub).alt)
 
 
 def test_threads_that_come_to_barriers_for_ever_are_stopped(tmp_path, monkeypatch):

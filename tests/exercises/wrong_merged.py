@@ -9,8 +9,8 @@ TAIL = "store_float32(p + 4 * i, load_float32(p + 4 * i) - lr * load_float32(g +
 GATED = "if i < p.size and found_inf[0] == 0:\n    new = mu * v[i] + g[i]\n    v[i] = new\n    p[i] = p[i] - lr * new"
 LION = "return p * keep - lr * sign, beta2 * m + rest2 * g"
 FIND = "if i < g.size and g[i] - g[i] != ZERO:\n    cuda.atomic.max(found_inf, 0, 1)"
-TREES = ("\nhalf = 32\nwhile half > 0:\n    cuda.syncthreads()\n    if t < half:\n        shared[0, t] += shared[0, t + half]"
-         "\n        shared[1, t] += shared[1, t + half]\n    half //= 2\n")
+TREES = ("\nhalf = 32\nwhile half > 0:\n    cuda.syncthreads()\n    if t < half:\n"
+         "        shared[0, t] += shared[0, t + half]\n        shared[1, t] += shared[1, t + half]\n    half //= 2\n")
 RATE = ("\nof_p, of_g = sqrt(shared[0, 0]), sqrt(shared[1, 0])\nrate = lr\nif of_p > ZERO and of_g > ZERO:\n"
         "    rate = lr * (coeff * of_p / of_g)\n")
 

@@ -1,6 +1,6 @@
 """Detective: a double among floats.
 
-Teaches: a Python number is fp64, and so is every result computed with it
+Teaches: a number of Python, even an integer, makes fp64 of fp32; `np.float32(...)` does not
 
 Explained in: ../7-what-goes-wrong.ipynb
 """
