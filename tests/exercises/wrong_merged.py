@@ -32,4 +32,4 @@ WRONG = {
         "nearly": ([f"c = beta1 * m + rest1 * g\nsign = ONE if c > ZERO else -ONE\n{LION}"], "nothing to blend",
                    "elements of params[0] differ"),
         "slow": ([f"c = beta1 * m + rest1 * g\nsign = 1 if c > ZERO else (-1 if c < ZERO else c)\n{LION}"],
-                 "computes in fp64", "with np.float32(...) it does not")}}
+                 "computes in fp64", "np.float32(...) does not")}}

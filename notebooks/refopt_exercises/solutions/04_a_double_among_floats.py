@@ -1,6 +1,6 @@
 """Detective: a double among floats.
 
-Teaches: a number of Python, even an integer, makes fp64 of fp32; `np.float32(...)` does not
+Teaches: a Python number, even an integer, turns fp32 arithmetic into fp64; `np.float32(...)` does not
 
 Explained in: ../7-what-goes-wrong.ipynb
 """
