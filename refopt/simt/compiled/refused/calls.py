@@ -72,10 +72,9 @@ _signatures: WeakKeyDictionary[Any, inspect.Signature] = WeakKeyDictionary()
 
 def _signature(function: types.FunctionType) -> inspect.Signature:
     """The signature of a function, which may be called for many kinds of arguments."""
-    known = _signatures.get(function)
-    if known is None:
-        known = _signatures[function] = inspect.signature(function)
-    return known
+    if function not in _signatures:
+        _signatures[function] = inspect.signature(function)
+    return _signatures[function]
 
 
 def device(node: ast.Call, function: types.FunctionType) -> Iterator[Refusal]:
