@@ -59,9 +59,9 @@ REFUSED = (
 
 
 def bound(statement: ast.stmt) -> set[str]:
-    """The names that a statement defines, if it is a function, an assignment or an import."""
+    """The names that a statement defines, if it is a function, a class, an assignment or an import."""
     match statement:
-        case ast.FunctionDef():
+        case ast.FunctionDef() | ast.ClassDef():
             return {statement.name}
         case ast.Assign() | ast.AnnAssign():
             return {x.id for x in ast.walk(statement) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
