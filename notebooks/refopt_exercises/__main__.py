@@ -35,6 +35,9 @@ def main(arguments: list[str]) -> int:
         if options.command == "write":
             generate.write()
             return 0
+        for path in filter(None, (options.csv, options.json)):  # before what takes long
+            if path.is_dir() or not path.absolute().parent.is_dir():
+                raise FileNotFoundError(f"{path}: expected a file in a folder that is there")
         learners = grade.learners(options.folder)
         grades = grade.grade(learners, options.seconds, options.jobs, sys.stderr)
         for path, written in ((options.csv, report.write_csv), (options.json, report.write_json)):

@@ -176,8 +176,7 @@ def test_an_answer_is_timed_on_a_gpu():
     """Beside a copy and the solution, on large arguments."""
     exercise, right, module = solution.load("01_guard_the_tail")
     asked = exercise.name, exercise.spec, exercise.cases, exercise.launch
-    timed = Exercise(*asked, large=lambda: module.arguments(7200))
-    words = timed.check(right).text.splitlines()[-1]
+    words = Exercise(*asked, large=lambda: module.arguments(7200)).check(right).text.splitlines()[-1]
     assert re.fullmatch(r"Your kernel: \d+\.\d{3} ms for 0\.1 MB, \d+% of the speed of a copy, \d+% of that of the "
                         r"reference solution\.", words), words
     assert "Your kernel" not in Exercise(*asked).check(right).text
@@ -186,8 +185,7 @@ def test_an_answer_is_timed_on_a_gpu():
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", NAMES)
 def test_a_solution_has_its_bits_on_a_gpu(name):
-    exercise, right, _ = solution.load(name)
-    assert (verdict := exercise.check(right)).ok, verdict.text
+    assert (verdict := solution.load(name).exercise.check(solution.load(name).answer)).ok, verdict.text
 
 
 @pytest.mark.parametrize("name", [  # one of refopt's kernels; the others compile in make test-long

@@ -72,7 +72,9 @@ def test_a_class_with_cheats_and_broken_files(tmp_path, capsys):
     assert not {who for who, words in WORDS.items() if f"\n{who}, 01, {words}" not in told}, told
     of_csv, of_json = list(csv.DictReader(files[0].open())), json.loads(files[1].read_text())
     assert [{**x, "same_as": "; ".join(x["same_as"])} for x in of_json] == of_csv and len(of_csv) == 2 * len(LEARNERS)
-    assert [command.main(["grade", str(classroom / x)]) for x in (".ipynb_checkpoints", "gone")] == [2, 2]
+    bad = [".ipynb_checkpoints"], ["gone"], [".", "--csv", "gone/x"]
+    assert [command.main(["grade", str(classroom / x), *options]) for x, *options in bad] == [2, 2, 2]
+    assert "gone/x: expected a file in a folder that is there" in capsys.readouterr().err
     assert "A GPU says nothing here" in next(x["reason"] for x in of_json if x["learner"] == "barbara")
 
 
