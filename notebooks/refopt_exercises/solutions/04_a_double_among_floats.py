@@ -1,6 +1,6 @@
 """Detective: a double among floats.
 
-Teaches: a Python number is fp64, and so is every result computed with it
+Teaches: a Python number, even an integer, turns fp32 arithmetic into fp64; `np.float32(...)` does not
 
 Explained in: ../7-what-goes-wrong.ipynb
 """

@@ -31,7 +31,7 @@ def arguments(n):
     return x, np.full(-(-n // 64), np.nan, np.float32)
 
 
-cases = {"128 elements": arguments(128), "100 elements": arguments(100), "65 elements": arguments(65)}
+cases = {"100 elements": arguments(100), "128 elements": arguments(128), "65 elements": arguments(65)}
 exercise = Exercise("08_an_unreached_barrier", spec, cases, launch, limits=["barriers", "requests"],
                     large=lambda: arguments(2**22))
 
