@@ -2,27 +2,59 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from refopt.checks.arguments import chosen, mapped, number, whole
 from refopt.checks.arguments import names as list_of_names
 from refopt.checks.dtypes import lacking
 from refopt.oracle.broken import Broken, Crashed, Misconduct, Skipped
 from refopt.oracle.checking import DEADLINE, dtypes_of, where_steps_run
-from refopt.oracle.comparison.data import PARTS, Part, every
-from refopt.oracle.comparison.report import Compared
 from refopt.oracle.exact.cases import Outcome
 from refopt.oracle.exceptions import reasons
 from refopt.oracle.item import SKIPPED, Item
 from refopt.oracle.laws import Law, Try
+from refopt.oracle.memory import LAYOUTS, Placed, dense
+from refopt.oracle.report import Report
+from refopt.oracle.running import Data
 from refopt.oracle.subject import Subject
 from refopt.oracle.subjects import subject_of
 from refopt.oracle.trial import Trial
 from refopt.oracle.trying import Tried
 
 BITS, MEASURED = "bits", "measured"
+# The parts of a comparison, by ids like those of laws.
+PARTS = {"C1": "sizes", "C2": "number of tensors", "C3": "shapes", "C4": "layouts", "C5": "not finite", "C6": "steps"}
+SIZES = (*range(1, 34), 63, 64, 65, 127, 128, 129, 255, 256, 257, 300, 1023, 1025, 4099)
+SHAPES: tuple[tuple[int, ...], ...] = ((), (4, 5), (2, 3, 7), (1, 1, 3), (2, 3, 1, 2, 2), (15, 20))
+MANY = 36, 111
+LONG = 12  # steps
+
+
+class Part(NamedTuple):
+    """A case of a part: its id, a label, and data, whose arrays ``place`` puts into memory."""
+
+    id: str
+    label: str
+    data: Data
+    place: Callable[[np.ndarray], Placed] = dense
+
+
+class Compared(Report):
+    """A `Report` on two implementations: its items are cases, its laws the parts of the comparison."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(None, *given, **named)
+        self.right, self.but, self.is_wrong = "no difference", "as expected", "DIFFERENT"
+
+    def _heading(self) -> str:
+        return self.subject
+
+    def _why_not(self) -> str:
+        return next((f": {item.text}" for item in self.of("skipped")), "")
 
 
 def compare(
@@ -152,3 +184,36 @@ def _same(first: Trial, second: Trial, part: Part) -> None:
             raise Skipped(f"both fail: {broken}") from None
         raise Misconduct(f"the first fails, and the second does not: {broken}") from None
     second.same(came, _outcome(second, part), f"as in {first.subject.name}", part.data)
+
+
+def every(trial: Trial) -> Iterator[Part]:
+    """Every case of a dtype, in shapes that the optimizer takes."""
+    for size in SIZES:
+        yield Part("C1", f"{size} elements", trial.data([size]))
+    for count in MANY:
+        yield Part("C2", f"{count} tensors", trial.data([1 + (7 * k) % 33 for k in range(count)]))
+    yield Part("C2", "an empty tensor among others", trial.data([5, 0, 7]))
+    for shape in trial.shapes(SHAPES):
+        yield Part("C3", f"shape {shape}", trial.data([shape]))
+    for label, place in LAYOUTS.items():
+        yield Part("C4", label, trial.data([45, (4, 5), (15, 20)]), place)
+    plain = trial.data([45, 7])
+    for value in (np.nan, np.inf, -np.inf):
+        yield Part("C5", f"{value} in a gradient", Data(plain.params, plain.each(partial(_with, value)).grads))
+        yield Part("C5", f"{value} in a parameter", Data(plain.each(partial(_with, value)).params, plain.grads))
+    for size in ("large", "small"):
+        scale = 2.0 ** ((100 if trial.stored != np.float16 else 12) * (1 if size == "large" else -1))
+        yield Part("C5", f"{size} gradients", Data(plain.params, plain.each(partial(_times, scale)).grads))
+    yield Part("C5", "gradients of zeros", Data(plain.params, plain.each(np.zeros_like).grads))
+    yield Part("C6", f"{LONG} steps", trial.data([45, 300], LONG))
+
+
+def _times(scale: float, x: np.ndarray) -> np.ndarray:
+    return (x.astype(np.float64) * scale).astype(x.dtype)
+
+
+def _with(value: float, x: np.ndarray) -> np.ndarray:
+    """A copy of an array with one element replaced."""
+    changed = x.copy()
+    changed.reshape(-1)[x.size // 3] = value
+    return changed
