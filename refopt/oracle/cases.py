@@ -14,9 +14,9 @@ from refopt.cpu import Blocks
 from refopt.cpu.merged import run, tensors
 from refopt.cpu.remainder import split
 from refopt.oracle.bound.bounded import SLACK, Arithmetic, Bounded
+from refopt.oracle.bound.double_double import high, size
 from refopt.oracle.bound.evaluate import evaluate, rounded_off
 from refopt.oracle.bound.expected import Expected, expected_of
-from refopt.oracle.bound.values import high, size
 from refopt.oracle.exact.cases import Case, Outcome, copied
 from refopt.oracle.variants import initial_of
 from refopt.oracle.variants.variant import STEP_NUMBER

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from refopt.checks.dtypes import arithmetic
-from refopt.oracle.bound.values import high
+from refopt.oracle.bound.double_double import high
 from refopt.oracle.broken import Broken, Crashed, Misconduct
 from refopt.oracle.cases import COUNTED, by_count, scalar_after, truth
 from refopt.oracle.exact.cases import Case, elements_of, memory

@@ -35,8 +35,7 @@ import numpy as np
 
 from refopt.oracle.bound import sums
 from refopt.oracle.bound.branches import Condition
-from refopt.oracle.bound.double_double import UNIT, DoubleDouble
-from refopt.oracle.bound.values import Same, high, select, size
+from refopt.oracle.bound.double_double import UNIT, DoubleDouble, high, select, size
 
 ROUNDINGS = 2
 CURRENT: ContextVar[Any] = ContextVar("arithmetic", default=None)  # for constants in rules
@@ -94,6 +93,19 @@ class Arithmetic:
     def where(self, condition, x, y):
         """`where`, for conditions to call."""
         return where(condition, x, y)
+
+
+class Same:
+    """A number compared by identity, not by value."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __hash__(self):
+        return id(self.number)
+
+    def __eq__(self, other):
+        return self.number is other.number
 
 
 class Bounded:

@@ -13,9 +13,8 @@ from refopt.checks.dtypes import arithmetic, numpy_dtype
 from refopt.checks.rows import Routine
 from refopt.oracle.bound import storage, sums
 from refopt.oracle.bound.bounded import Arithmetic, Bounded, roundings_of
-from refopt.oracle.bound.double_double import DoubleDouble
+from refopt.oracle.bound.double_double import DoubleDouble, high
 from refopt.oracle.bound.evaluate import evaluate
-from refopt.oracle.bound.values import high
 from refopt.oracle.variants import row_for, variants_of
 from refopt.oracle.variants.variant import STEP_NUMBER
 

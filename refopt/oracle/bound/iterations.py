@@ -41,7 +41,7 @@ from refopt.cpu.muon import norm_of, ratio
 from refopt.cpu.newton_schulz import applied, takes_gram
 from refopt.cpu.normuon import factors
 from refopt.oracle.bound.bounded import Bounded, sqrt, total
-from refopt.oracle.bound.values import high
+from refopt.oracle.bound.double_double import high
 
 DELTA = 1e-9  # the probability that an element of correct code is outside
 DRAWS, FEWER, MANY = 128, 32, 2500  # fewer draws for matrices of more than MANY elements

@@ -13,8 +13,8 @@ from refopt.checks.rows import Routine
 from refopt.cpu.reduce import sum_of_squares
 from refopt.oracle import variants
 from refopt.oracle.bound.bounded import Bounded
+from refopt.oracle.bound.double_double import size
 from refopt.oracle.bound.iterations import BITS
-from refopt.oracle.bound.values import size
 from refopt.oracle.cases import DECAYS
 from refopt.oracle.diagnosis.arrays import has_master, of_arrays, of_precision
 from refopt.oracle.diagnosis.hypothesis import Hypothesis, base_rule

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from refopt.cpu.reduce import sum_of_squares
-from refopt.oracle.bound.values import high
+from refopt.oracle.bound.double_double import high
 
 BLOCKS = 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 65536
 
