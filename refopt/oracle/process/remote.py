@@ -16,8 +16,7 @@ from refopt.oracle.memory import Placed
 from refopt.oracle.observing import Seen
 from refopt.oracle.process.child import ANSWERS, Held, Raised, Task
 from refopt.oracle.process.memory import Packed, Sender
-from refopt.oracle.process.ways import FORK, SPAWN
-from refopt.oracle.process.worker import START, THREADS, Worker
+from refopt.oracle.process.worker import FORK, SPAWN, START, THREADS, Worker
 from refopt.oracle.subject import Ended
 
 FASTER, SHORTEST = 10.0, 10.0  # after a hang, others may take this many times the longest so far

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from refopt.catalog import Routine
-from refopt.oracle.process.answers import SubjectAnswers
 from refopt.oracle.process.child import Task
 from refopt.oracle.process.remote import NotThere, Remote, lost
-from refopt.oracle.process.ways import ALONE, FORK, ways
+from refopt.oracle.process.worker import ALONE, FORK, ways
 
 ONE = "PyTorch has one thread: it has used others in this process, and only fork can make a new one"
 IN_PLACE = "in this process, without deadlines, since no separate one can be made: "
@@ -33,7 +32,7 @@ def in_process(
         ValueError: ``process`` is true, and no process can be made.
         TypeError, ValueError: as ``make`` does.
     """
-    task = Task(make, row and row.name, subject, named, SubjectAnswers)
+    task = Task(make, row and row.name, subject, named)
     if process is False:
         return task.made(), []
     kept = process if isinstance(process, Kept) else None
