@@ -20,7 +20,6 @@ from refopt.oracle.laws import FEW_BITS, LAWS, SYMMETRIES, Law
 from refopt.oracle.notes import of_items, of_trial
 from refopt.oracle.report import Report
 from refopt.oracle.settings import settings_of
-from refopt.oracle.subjects import subject_of
 from refopt.oracle.trial import FLUSHES, Trial
 from refopt.oracle.trying import Tried, tries_of
 from refopt.oracle.variants import ROUTINES, added, by_request, row_for
@@ -138,7 +137,7 @@ def check(
     from refopt.oracle.process import in_process  # it imports much of the standard library
 
     with contextlib.ExitStack() as stack, np.errstate(all="ignore"):
-        tested, remarks = in_process(subject_of, row, subject, process=process, deadline=deadline, stack=stack, **named)
+        tested, remarks = in_process(row, subject, process=process, deadline=deadline, stack=stack, **named)
         return _held(row, tested, of, remarks, started)
 
 

@@ -21,7 +21,6 @@ from refopt.oracle.memory import LAYOUTS, Placed, dense
 from refopt.oracle.report import Report
 from refopt.oracle.running import Data
 from refopt.oracle.subject import Subject
-from refopt.oracle.subjects import subject_of
 from refopt.oracle.trial import Trial
 from refopt.oracle.trying import Tried
 
@@ -140,7 +139,7 @@ def _optimizer(
     from refopt.oracle.process import in_process  # which imports much of the standard library
 
     named = {**common, "options": options, "where": "compare"}
-    optimizer, remarks = in_process(subject_of, None, subject, **ran, **named)
+    optimizer, remarks = in_process(None, subject, **ran, **named)
     notes |= dict.fromkeys(remarks)
     return optimizer
 

@@ -21,7 +21,6 @@ from refopt.oracle.cases import alike, draw
 from refopt.oracle.process import Kept, Remote, in_process, memory, worker
 from refopt.oracle.process.worker import Worker
 from refopt.oracle.subject import Ended
-from refopt.oracle.subjects import subject_of
 from refopt.oracle.variants import ROUTINES
 
 LAWS = ["L1", "L5", "L6", "L17"]
@@ -226,7 +225,7 @@ def test_whether_a_process_is_spoiled_is_tried_with_what_worked_in_it(size, trie
     case = draw(row, [(size,)], [alike("float32")], seed=1, numbers=numbers, choices={})
     with contextlib.ExitStack() as stack:
         named = dict(process=True, deadline=20.0, stack=stack, arrays=None, device=None, names=None, options={})
-        remote, _ = in_process(subject_of, row, sticky, **named)
+        remote, _ = in_process(row, sticky, **named)
         remote.run(case)
         with pytest.raises(Exception, match="an illegal access") as raised:
             remote.run(case)

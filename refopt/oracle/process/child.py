@@ -22,6 +22,7 @@ from refopt.oracle.observing import observe, starts, surroundings, watch_threads
 from refopt.oracle.process.memory import Packed, Receiver
 from refopt.oracle.running import state_dict_of, why_not
 from refopt.oracle.subject import Lacks, Wrong
+from refopt.oracle.subjects import subject_of
 from refopt.oracle.variants import ROUTINES
 
 ANSWERS = Lacks, NotImplementedError, Wrong  # deliberate ones of a step
@@ -36,11 +37,10 @@ class Task(NamedTuple):
     """The task of a child: to adapt a subject, and to answer requests about it.
 
     Attributes:
-        make: called as ``make(row, subject, **named)``.
         routine: the name of the row; ``None`` without one.
+        named: further arguments of `subject_of`.
     """
 
-    make: Callable[..., Any]
     routine: str | None
     subject: Any
     named: dict[str, Any]
@@ -51,7 +51,7 @@ class Task(NamedTuple):
         return self.named.get("where", "check")
 
     def made(self) -> Any:
-        return self.make(self.routine and ROUTINES[self.routine], self.subject, **self.named)
+        return subject_of(self.routine and ROUTINES[self.routine], self.subject, **self.named)
 
 
 class Held(NamedTuple):

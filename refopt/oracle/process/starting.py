@@ -3,7 +3,6 @@
 import contextlib
 import importlib
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from refopt.catalog import Routine
@@ -16,13 +15,13 @@ IN_PLACE = "in this process, without deadlines, since no separate one can be mad
 
 
 def in_process(
-    make: Callable[..., Any], row: Routine | None, subject: Any, *,
-    process: "bool | Kept | None", deadline: float, stack: contextlib.ExitStack, **named: Any,
+    row: Routine | None, subject: Any, *, process: "bool | Kept | None", deadline: float, stack: contextlib.ExitStack,
+    **named: Any,
 ) -> tuple[Any, list[str]]:
     """A subject whose steps run in a separate process, if possible, and notes for the report.
 
     Args:
-        make: ``make(row, subject, **named)`` returns the `Subject`.
+        row, subject, named: the arguments of `subject_of`.
         process: ``None`` for a separate process if possible, ``True`` to require one, ``False`` for this process; a
             `Kept` for the process of an earlier call with the same arguments.
         deadline: how many seconds a call of the step may take.
@@ -30,9 +29,9 @@ def in_process(
 
     Raises:
         ValueError: ``process`` is true, and no process can be made.
-        TypeError, ValueError: as ``make`` does.
+        TypeError, ValueError: as `subject_of` does.
     """
-    task = Task(make, row and row.name, subject, named)
+    task = Task(row and row.name, subject, named)
     if process is False:
         return task.made(), []
     kept = process if isinstance(process, Kept) else None
@@ -80,7 +79,7 @@ class Kept:
     def is_of(self, task: Task) -> bool:
         """Whether it was made for the same task."""
         of = self.task
-        return of is not None and of.subject is task.subject and (of[:2], of.named) == (task[:2], task.named)
+        return of is not None and of.subject is task.subject and (of.routine, of.named) == (task.routine, task.named)
 
     def keep(self, task: Task, remote: Remote) -> None:
         """Keep a process instead of the one before."""
