@@ -21,8 +21,7 @@ from refopt.oracle.subject import GATE, Lacks, Wrong
 from refopt.oracle.subjects.arrays import Torch
 from refopt.oracle.subjects.names import accepted, public_name, refusing
 from refopt.oracle.subjects.shared import as_told, check_dtypes, is_initial
-from refopt.oracle.subjects.timm import TIMM, USUAL, peer_of
-from refopt.oracle.subjects.torch_peers import ON_REQUEST, TORCH
+from refopt.oracle.subjects.torch_peers import ON_REQUEST, TIMM, TORCH, USUAL, peer_of
 from refopt.oracle.subjects.torch_run import States, TorchRun
 from refopt.oracle.variants import by_request, defaults
 from refopt.state.peers import NONE, SWITCHED, Peer, to_group
