@@ -20,7 +20,7 @@ from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.memory import Placed
 from refopt.oracle.subject import GATE, LIBRARIES, STEP, Arrays, Lacks, NumPy, Run, Wrong
 from refopt.oracle.subjects.arrays import Jax
-from refopt.oracle.subjects.run import LibraryRun
+from refopt.oracle.subjects.shared import LibraryRun
 from refopt.oracle.variants import by_request, initial_of
 from refopt.state.peers import NONE
 

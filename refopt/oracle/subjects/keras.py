@@ -19,7 +19,7 @@ from refopt.oracle.subject import Lacks, Wrong
 from refopt.oracle.subjects.arrays import arrays_of
 from refopt.oracle.subjects.keras_peers import OTHER, PEERS
 from refopt.oracle.subjects.names import makes, names_of, public_name, refusing
-from refopt.oracle.subjects.run import LibraryRun
+from refopt.oracle.subjects.shared import LibraryRun
 
 RATE = "learning_rate"
 BACKENDS = "torch", "jax", "numpy"

@@ -26,8 +26,7 @@ from refopt.oracle.subject import Lacks, Wrong
 from refopt.oracle.subjects.arrays import Jax
 from refopt.oracle.subjects.names import public_name, refusing
 from refopt.oracle.subjects.optax_peers import NEGATIVE, PEERS, SWITCHED
-from refopt.oracle.subjects.run import LibraryRun
-from refopt.oracle.subjects.shared import as_told, check_dtypes, is_initial
+from refopt.oracle.subjects.shared import LibraryRun, as_told, check_dtypes, is_initial
 from refopt.state.peers import Peer
 
 RATE, EXPECTED = "learning_rate", "a GradientTransformation"
