@@ -12,7 +12,7 @@ from refopt.catalog import ROUTINES
 from refopt.cli.check import readable
 from refopt.oracle import shrink
 from refopt.oracle.diagnosis import explain
-from refopt.oracle.diagnosis.hypothesis import Hypothesis
+from refopt.oracle.diagnosis.situation import Hypothesis
 from refopt.oracle.subjects.function import Function
 from refopt.oracle.trial import Trial
 

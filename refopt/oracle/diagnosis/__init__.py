@@ -9,7 +9,7 @@ from refopt.oracle.broken import Crashed
 from refopt.oracle.diagnosis import conduct, pattern
 from refopt.oracle.diagnosis.explain import UNWRITTEN, Explainer
 from refopt.oracle.diagnosis.failure import Cause, Failure
-from refopt.oracle.diagnosis.hypothesis import base_rule
+from refopt.oracle.diagnosis.situation import base_rule
 from refopt.oracle.diagnosis.weighing import ENOUGH, Explanation
 from refopt.oracle.exact.cases import Case, elements_of, memory
 from refopt.oracle.source import legend

@@ -17,9 +17,8 @@ from refopt.oracle.bound.double_double import size
 from refopt.oracle.bound.iterations import BITS
 from refopt.oracle.cases import DECAYS
 from refopt.oracle.diagnosis.arrays import has_master, of_arrays, of_precision
-from refopt.oracle.diagnosis.hypothesis import Hypothesis, base_rule
 from refopt.oracle.diagnosis.numbers import of_numbers, of_steps
-from refopt.oracle.diagnosis.situation import Rule, Situation
+from refopt.oracle.diagnosis.situation import Hypothesis, Rule, Situation, base_rule
 from refopt.oracle.exact.cases import Case, memory
 from refopt.oracle.wrong import MORE, OF, Wrong, limits, norms
 

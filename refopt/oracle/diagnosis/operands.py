@@ -17,8 +17,7 @@ from refopt.catalog import Routine
 from refopt.checks.dtypes import numpy_dtype
 from refopt.oracle.bound.bounded import Bounded
 from refopt.oracle.cases import DECAYS
-from refopt.oracle.diagnosis.hypotheses import Hypothesis, base_rule
-from refopt.oracle.diagnosis.situation import Rule, Situation
+from refopt.oracle.diagnosis.situation import Hypothesis, Rule, Situation, base_rule
 from refopt.oracle.exact.cases import has
 from refopt.oracle.source import compiled, formulas, replaced_node, source, substituted, text_of, within
 from refopt.oracle.wrong import limits, norms

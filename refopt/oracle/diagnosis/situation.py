@@ -1,5 +1,6 @@
-"""One tensor of a case under a hypothesis: its rule, the rule's inputs, and how results are stored."""
+"""One tensor of a case under a hypothesis: its rule, the rule's inputs, and how results are stored; and hypotheses."""
 
+import functools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -8,6 +9,7 @@ import numpy as np
 
 from refopt.catalog import Routine
 from refopt.checks.dtypes import numpy_dtype
+from refopt.cpu.adam import descend, moments
 from refopt.oracle import cases
 from refopt.oracle.bound import sums
 from refopt.oracle.bound.bounded import Arithmetic, Bounded, high, roundings_of, size
@@ -15,6 +17,7 @@ from refopt.oracle.bound.evaluate import evaluate, inputs_of
 from refopt.oracle.bound.expected import Expected, cut, stored
 from refopt.oracle.bound.iterations import BITS
 from refopt.oracle.exact.cases import Case, memory
+from refopt.oracle.source import substituted
 
 Rule = Callable[..., tuple]
 Inputs = tuple[list[Any], dict[str, Any]]
@@ -184,3 +187,40 @@ def of_case(
     return Situation(
         case, tensor, rule, arrays, numbers, dict(case.choices), {}, {}, frozenset(), real, flushes, elements=elements
     )
+
+
+class Hypothesis(NamedTuple):
+    """``change`` returns the changed situation, or ``None`` if the hypothesis does not apply.
+
+    ``kind`` is what it changes: two with equal ``kind`` and ``about`` are not paired, nor is one that is not
+    ``paired``. ``needs`` are numbers that the step must take.
+    """
+
+    name: str
+    change: Callable[[Situation], Situation | None]
+    kind: str
+    about: str = ""
+    paired: bool = True
+    needs: tuple[str, ...] = ()
+
+
+@functools.cache
+def base_rule(row: Routine) -> Rule:
+    """The rule as in papers, with all of its source available."""
+    return substituted(row.rule, {descend: descend_as_in_the_paper, moments: moments_one_by_one})
+
+
+def moments_one_by_one(g, m, u, *, beta1, beta2):
+    """`refopt.cpu.adam.moments`, with names for the new ones."""
+    m = beta1 * m + (1 - beta1) * g
+    u = beta2 * u + (1 - beta2) * g * g
+    return m, u
+
+
+def descend_as_in_the_paper(p, m, u, beta1_pow, beta2_pow, *, lr, epsilon, epsilon_at):
+    """Adam's step with corrected moments; `refopt.cpu.adam.descend` regroups it."""
+    if epsilon_at == "uncorrected":
+        return p - lr * np.sqrt(1 - beta2_pow) / (1 - beta1_pow) * (m / (np.sqrt(u) + epsilon))
+    m_hat = m / (1 - beta1_pow)
+    d = m_hat / (np.sqrt(u / (1 - beta2_pow)) + epsilon)
+    return p - lr * d

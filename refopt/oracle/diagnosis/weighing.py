@@ -7,8 +7,7 @@ import numpy as np
 
 from refopt.oracle.diagnosis.evidence import Tensor, spread, tensors_of
 from refopt.oracle.diagnosis.failure import Failure
-from refopt.oracle.diagnosis.hypothesis import Hypothesis, base_rule
-from refopt.oracle.diagnosis.situation import Inputs, Situation, of_case
+from refopt.oracle.diagnosis.situation import Hypothesis, Inputs, Situation, base_rule, of_case
 from refopt.oracle.exact.cases import Case, memory
 from refopt.oracle.trial import FLUSHES, Trial
 
