@@ -15,10 +15,9 @@ from refopt.checks.dtypes import SIZES, lacking
 from refopt.oracle.diagnosis import ENOUGH, Cause
 from refopt.oracle.diagnosis.growth import require_schedule
 from refopt.oracle.exceptions import covers, reason, reasons
-from refopt.oracle.item import FAILED, SKIPPED, Item
 from refopt.oracle.laws import FEW_BITS, LAWS, SYMMETRIES, Law
 from refopt.oracle.notes import of_items, of_trial
-from refopt.oracle.report import Report
+from refopt.oracle.report import FAILED, SKIPPED, Item, Report
 from refopt.oracle.settings import settings_of
 from refopt.oracle.trial import FLUSHES, Trial
 from refopt.oracle.trying import Tried, tries_of

@@ -15,10 +15,9 @@ from refopt.oracle.broken import Broken, Crashed, Misconduct, Skipped
 from refopt.oracle.checking import DEADLINE, dtypes_of, where_steps_run
 from refopt.oracle.exact.cases import Outcome
 from refopt.oracle.exceptions import reasons
-from refopt.oracle.item import SKIPPED, Item
 from refopt.oracle.laws import Law, Try
 from refopt.oracle.memory import LAYOUTS, Placed, dense
-from refopt.oracle.report import Report
+from refopt.oracle.report import SKIPPED, Item, Report
 from refopt.oracle.running import Data
 from refopt.oracle.subject import Subject
 from refopt.oracle.trial import Trial

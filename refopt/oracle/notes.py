@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from refopt.oracle.item import FAILED, SKIPPED, Item
+from refopt.oracle.report import FAILED, SKIPPED, Item
 from refopt.oracle.trial import NO_ERROR, NONE_FOUND
 
 

@@ -10,9 +10,9 @@ from refopt.oracle import diagnosis, shrink
 from refopt.oracle.broken import Broken, Caused, Crashed, Skipped
 from refopt.oracle.diagnosis import Cause, Failure
 from refopt.oracle.exact.cases import Case
-from refopt.oracle.item import FAILED, PASSED, SKIPPED, Item
 from refopt.oracle.laws import Law, Try
 from refopt.oracle.laws.step import random_tries
+from refopt.oracle.report import FAILED, PASSED, SKIPPED, Item
 
 SECONDS = 5.0  # the time to look for smallest examples, in one dtype
 
