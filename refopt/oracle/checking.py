@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,10 +16,9 @@ from refopt.oracle.diagnosis import ENOUGH, Cause
 from refopt.oracle.diagnosis.growth import require_schedule
 from refopt.oracle.exceptions import covers, reason, reasons
 from refopt.oracle.laws import FEW_BITS, LAWS, SYMMETRIES, Law
-from refopt.oracle.notes import of_items, of_trial
 from refopt.oracle.report import FAILED, SKIPPED, Item, Report
 from refopt.oracle.settings import settings_of
-from refopt.oracle.trial import FLUSHES, Trial
+from refopt.oracle.trial import FLUSHES, NO_ERROR, NONE_FOUND, Trial
 from refopt.oracle.trying import Tried, tries_of
 from refopt.oracle.variants import ROUTINES, added, by_request, row_for
 
@@ -186,12 +185,12 @@ def _held(row: Routine | None, tested: Any, of: _Asked, remarks: Sequence[str], 
         causes += of_kind.explained([cause.text for cause in causes if cause.share >= ENOUGH], of.diagnose)
         items += of_kind.items
         trials.append(trial)
-        notes |= dict.fromkeys(of_trial(trial))
+        notes |= dict.fromkeys(_notes_of_trial(trial))
     compared = sum(trial.compared for trial in trials)
     failed = {item.law for item in items if item.status == FAILED}
     excused = {law: because for law, because in getattr(tested, "excused", {}).items() if law in failed}
     if row is not None:
-        notes |= dict.fromkeys(of_items(items, compared, tested, any(x.coded and x.found for x in trials)))
+        notes |= dict.fromkeys(_notes_of_items(items, compared, tested, any(x.coded and x.found for x in trials)))
         if missing := _missing(row, tested, fixed):
             held = trials[0].numbers() if trials else {}
             left_out = ", ".join(f"{name} ({held[name]:g} in the rule)" for name in missing if held)
@@ -221,6 +220,37 @@ def _of_dtype(trial: Any, of: _Asked, dtypes: Sequence[str]) -> Tried:
         again = _command(trial, dtypes if law.id == "L10" else [kind], law, of)
         tried.law(law, tries_of(law, trial, of.examples), again)
     return tried
+
+
+def _notes_of_trial(trial: Any) -> Iterator[str]:
+    """Notes on a dtype: what was compared less exactly or not at all, and which functions of a library ran."""
+    if trial.row is None:
+        if trial.off:
+            within = f"within {trial.tolerance('params'):.2g} of the largest change, not bit for bit"
+            yield f"{trial.dtype}: {within}; ULPs at most: {', '.join(f'{law} {x}' for law, x in trial.off.items())}"
+        return
+    if not trial.found:
+        yield f"{trial.dtype}: {NONE_FOUND}, so L29 to L32 do not apply; for a class's own, add --with states=8bit"
+    if trial.groups > 1:
+        yield f"{trial.dtype}: states in groups: a large gradient affects up to {trial.groups} elements"
+    if trial.rounded:
+        named = ", ".join(f"{name}={x:g}" for name, x in trial.rounded.items())
+        yield f"{trial.dtype}: {named}: not numbers of {np.dtype(trial.real).name}; code may keep them in double"
+    if trial.silent:
+        yield f"not returned, so not compared: {', '.join(sorted(trial.silent))}"
+    if trial.paths:
+        yield f"what ran, {trial.dtype}: {', '.join(trial.paths)}"
+
+
+def _notes_of_items(items: Sequence[Item], compared: int, tested: Any, coded: bool) -> Iterator[str]:
+    """Advice to the author of the step, and which laws compared states in few bits."""
+    if coded:
+        ran = dict.fromkeys(item.law for item in items if item.status != SKIPPED)
+        yield f"states in few bits cannot be set, so cases that set them are skipped; laws that ran: {', '.join(ran)}"
+    if any(item.status == FAILED and NO_ERROR in item.text for item in items):
+        yield "to have a case skipped, such as a dtype, let the step raise NotImplementedError for it"
+    if not compared and (libraries := getattr(tested, "libraries", [])):
+        yield f"the step was given NumPy arrays; for others, pass arrays={' or '.join(map(repr, libraries))}"
 
 
 def where_steps_run(process: Any, deadline: Any, where: str = "check") -> tuple[Any, float]:
