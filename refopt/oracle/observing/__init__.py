@@ -5,10 +5,13 @@ This runs in the step's process, and returns what can be sent: `observe` returns
 
 import contextlib
 import copy
+import functools
 import gc
+import inspect
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,13 +19,13 @@ import numpy as np
 from refopt.oracle.exact.cases import Case, Outcome, copied
 from refopt.oracle.observing import starts
 from refopt.oracle.observing.callers import Callers, watch_threads
-from refopt.oracle.observing.paths import known_paths, paths_of
 from refopt.oracle.observing.surroundings import Surroundings, changes, surroundings
 from refopt.oracle.subject import Subject
 
 __all__ = ["Seen", "Surroundings", "observe", "starts", "surroundings", "watch_threads"]
 
 REST, LONGER = 0.06, 0.3  # seconds after which a call's work must have ended; with other threads
+PREFIXES = "_fused_", "_multi_tensor_", "_single_tensor_"  # of PyTorch's functions for the same step
 THREADS = 2.0  # seconds to wait for threads that still run
 
 
@@ -109,3 +112,34 @@ def _altered(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[st
 
 def _equal(x: Any, y: Any) -> bool:
     return type(x) is type(y) and np.asarray(x).tobytes() == np.asarray(y).tobytes()
+
+
+@contextlib.contextmanager
+def paths_of(subject: Any) -> Iterator[dict[str, None]]:
+    """Note the functions of an optimizer's module that run while it is entered."""
+    ran: dict[str, None] = {}
+    before = known_paths(subject)
+
+    def noting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def noted(*arguments: Any, **named: Any) -> Any:
+            ran[name] = None
+            return function(*arguments, **named)
+
+        return noted
+
+    for (module, name), function in before.items():
+        setattr(sys.modules[module], name, noting(name, function))
+    try:
+        yield ran
+    finally:
+        for (module, name), function in before.items():
+            setattr(sys.modules[module], name, function)
+
+
+def known_paths(subject: Any) -> dict[tuple[str, str], Callable[..., Any]]:
+    """The functions for a step in the modules of an optimizer's class and its base classes."""
+    classes = getattr(getattr(subject, "kind", None), "__mro__", ())
+    modules = {x.__module__ for x in classes} & {*sys.modules}
+    named = ((module, name, x) for module in sorted(modules) for name, x in vars(sys.modules[module]).items())
+    return {(module, name): x for module, name, x in named if name.startswith(PREFIXES) and inspect.isfunction(x)}
