@@ -14,7 +14,7 @@ from refopt.checks.dtypes import arithmetic, numpy_dtype
 from refopt.oracle import cases
 from refopt.oracle.bound import storage, sums
 from refopt.oracle.bound.expected import Expected
-from refopt.oracle.broken import Broken, Crashed, Misconduct, Skipped, Where
+from refopt.oracle.broken import Broken, Crashed, Misconduct, Skipped, Where, require_alike, require_rounded
 from refopt.oracle.cases import PATTERNS, Dtypes, alike, noise
 from refopt.oracle.differing import equal, largest, told, wide
 from refopt.oracle.exact.cases import Case, Outcome, memory
@@ -22,7 +22,6 @@ from refopt.oracle.formula import CACHED, Formula
 from refopt.oracle.long import long_step
 from refopt.oracle.memory import Placed, dense, soiled
 from refopt.oracle.observing import Seen, observe
-from refopt.oracle.requiring import require_alike, require_rounded
 from refopt.oracle.running import MOST, Data, by_slot, in_few_bits, measured, why_not
 from refopt.oracle.subject import Ended, Lacks, Run, Wrong
 from refopt.oracle.ulp import distance
