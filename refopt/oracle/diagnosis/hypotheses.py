@@ -20,7 +20,7 @@ from refopt.oracle.diagnosis.arrays import has_master, of_arrays, of_precision
 from refopt.oracle.diagnosis.numbers import of_numbers, of_steps
 from refopt.oracle.diagnosis.situation import Hypothesis, Rule, Situation, base_rule
 from refopt.oracle.exact.cases import Case, memory
-from refopt.oracle.wrong import MORE, OF, Wrong, limits, norms
+from refopt.oracle.wrong import MORE, OF, Wrong, limits
 
 
 @functools.cache
@@ -66,7 +66,7 @@ def with_variants(s: Situation) -> Situation | None:
 def _rules(row: Routine) -> Iterator[Hypothesis]:
     yield from _written(OF[row.name].values())
     if not (row.elementwise or row.matrix_arguments):  # the rule itself takes norms, of vectors
-        for text, elements in norms.summands():
+        for text, elements in limits.summands():
             named = f"norms of {text.format('the elements')}", {"sum_of_squares(": "squares("}
             yield from _written([Wrong(*named, {"squares": partial(_summed, elements=elements)})], paired=False)
         yield Hypothesis("one norm over all tensors, not one for each", _of_all_tensors, "rule", "", False)
