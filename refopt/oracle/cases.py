@@ -299,7 +299,7 @@ def _by_closed_form(name: str, base: float, count: int, real: type) -> Any:
     if name == STEP_NUMBER.name:
         return of.exact(count).value
     if name in BASES:
-        return _power(of.number(base), count).value
+        return (of.number(base) ** of.exact(count)).value
     wide = Arithmetic(np.float64, roundings=0)  # for fp32, too, since a difference cancels
     rho = _rho(wide.exact(real(base)), count).value
     return rho if real is np.float64 else high(rho)
@@ -307,16 +307,5 @@ def _by_closed_form(name: str, base: float, count: int, real: type) -> Any:
 
 def _rho(beta2: Bounded, count: int) -> Bounded:
     """RAdam's rho before step ``count``, by the paper's formula."""
-    power = _power(beta2, count)
+    power = beta2 ** beta2.arithmetic.exact(count)
     return 2 / (1 - beta2) - 1 - 2 * count * power / (1 - power)
-
-
-def _power(base: Bounded, count: int) -> Bounded:
-    """A power by repeated squaring, which takes few operations."""
-    power = None
-    while count:
-        if count % 2:
-            power = base if power is None else power * base
-        base, count = base * base, count // 2
-    assert power is not None
-    return power

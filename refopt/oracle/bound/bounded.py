@@ -207,15 +207,17 @@ class Bounded:
 
     def __pow__(self, count):
         """A running product; by repeated squaring if the exponent is a number of the step, which is whole."""
-        power = self.lift(1)
+        power = None
         if isinstance(count, Bounded):
             base, left = self, int(high(count.value))
             while left:
-                power, base, left = power * base if left % 2 else power, base * base, left // 2
-            return power
-        for k in range(count):
-            power = power * self if k else self
-        return power
+                if left % 2:
+                    power = base if power is None else power * base
+                base, left = base * base, left // 2
+        else:
+            for _ in range(count):
+                power = self if power is None else power * self
+        return self.lift(1) if power is None else power
 
     def _compared(self, holds, other):
         """The condition that ``holds`` decides from the difference and 0."""
