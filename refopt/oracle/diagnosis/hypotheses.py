@@ -51,7 +51,7 @@ def with_variants(s: Situation) -> Situation | None:
     """The same situation in the row with variants, unless its rule has been changed."""
     if s.rule is not base_rule(s.row):
         return None
-    row, (numbers, choices) = variants.ROUTINES[s.row.name], variants.neutral(s.row.name)
+    row, (numbers, choices) = variants.ROUTINES[s.row.name], variants.defaults(s.row.name, variants.added(s.row.name))
     real, case = np.dtype(s.real), s.case
     added = {*row.scalars} - {*s.row.scalars}
     more: dict[str, Any] = {name: [np.full(1, case.count, real)] * len(case) for name in added}
@@ -68,13 +68,10 @@ def _rules(row: Routine) -> Iterator[Hypothesis]:
     if not (row.elementwise or row.matrix_arguments):  # the rule itself takes norms, of vectors
         for text, elements in limits.summands():
             named = f"norms of {text.format('the elements')}", {"sum_of_squares(": "squares("}
-            yield from _written([Wrong(*named, {"squares": partial(_summed, elements=elements)})], paired=False)
+            squares = {"squares": lambda x, of=elements: sum_of_squares(of(x))}
+            yield from _written([Wrong(*named, squares)], paired=False)
         yield Hypothesis("one norm over all tensors, not one for each", _of_all_tensors, "rule", "", False)
     yield from _written(MORE[row.name].values())
-
-
-def _summed(x: Any, elements: Callable[[Any], Any]) -> Any:
-    return sum_of_squares(elements(x))
 
 
 def _written(rules: Iterable[Wrong], paired: bool = True) -> Iterator[Hypothesis]:

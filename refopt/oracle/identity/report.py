@@ -73,7 +73,7 @@ class Identity:
             "schema": SCHEMA, "refopt": refopt.__version__, "subject": self.subject, "routine": self.routine,
             "choices": self.choices, "ambiguous": self.ambiguous, "tried": self.tried, "steps": self.steps,
             "dtype": self.dtype, "why": self.why, "left_out": self.left_out,
-            "matches": [_fields(match) for match in self.matches],
+            "matches": [{**x._asdict(), "choices": dict(x.choices), "numbers": dict(x.numbers)} for x in self.matches],
         }
         return json.dumps(fields, indent=1)
 
@@ -101,10 +101,6 @@ class Identity:
         if others:
             lines.append("equal with these numbers: " + "; ".join(map(str, others)))
         return "\n".join(lines)
-
-
-def _fields(match: Match) -> dict[str, Any]:
-    return {**match._asdict(), "choices": dict(match.choices), "numbers": dict(match.numbers)}
 
 
 def merged(found: Iterable[tuple[Match, Mapping[str, tuple]]]) -> list[Match]:

@@ -101,13 +101,8 @@ def row_for(name: str, named: Iterable[str]) -> Routine:
     return ROUTINES[name] if added(name) & {*named} else catalog.KNOWN[name]
 
 
-def neutral(name: str) -> tuple[dict[str, float], dict[str, Any]]:
-    """The numbers and choices of variants that make their rule the catalogue's."""
-    return defaults(name, added(name))
-
-
 def defaults(name: str, names: Iterable[str]) -> tuple[dict[str, float], dict[str, Any]]:
-    """The default numbers and choices, of some names, of a routine with its variants."""
+    """The default numbers and choices, of some names, of a routine; those of its variants give the catalogue's rule."""
     row, names = ROUTINES[name], frozenset(names)
     numbers = {hyper.name: float(hyper.default or 0) for hyper in row.hypers if hyper.name in names}
     return numbers, {choice: values[0] for choice, values in row.choices.items() if choice in names}
