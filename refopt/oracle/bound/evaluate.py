@@ -136,8 +136,8 @@ def inputs_of(
     choices, own = routine.parted(choices)
     values = _values(routine, numbers, choices, arithmetic)
     g = lift(held["grads"].astype(real))
-    factors = {name: values.pop(name) for name in ("rescale_grad", "grad_factor") if name in values}
-    if factors := [x for name, x in factors.items() if real(numbers[name]) != 1]:
+    both = {name: values.pop(name) for name in ("rescale_grad", "grad_factor") if name in values}
+    if factors := [x for name, x in both.items() if real(numbers[name]) != 1]:
         g = functools.reduce(lambda x, y: x * y, factors) * g
     p = lift(exact(held["params"], held.get("master_params"), real))
 

@@ -24,11 +24,13 @@ Inputs = tuple[list[Any], dict[str, Any]]
 NONE = -1000
 
 
-class Unbounded(NamedTuple):
+class Unbounded:
     """fp64 in place of an `Arithmetic`: numbers without bounds, rounded to ``real`` as those of the step are."""
 
-    real: Any
     regroups = False
+
+    def __init__(self, real: Any) -> None:
+        self.real = real
 
     def exact(self, x: Any) -> Any:
         return np.float64(x)

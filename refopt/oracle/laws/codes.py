@@ -81,7 +81,7 @@ def movement(trial: Trial) -> Iterator[Try]:
             raise Caused("states lose too much", told([(share, "")], most))
 
     def scaled() -> None:
-        shares = {k: off(history(trial).each(lambda x, k=k: x * x.dtype.type(2.0**k))) for k in POWERS}
+        shares = {k: off(history(trial).each(lambda x, k=k: x * x.dtype.type(2.0**k))) for k in POWERS}  # type: ignore[misc]
         room = most + off(history(trial))
         if far := [k for k in POWERS if not shares[k] <= room]:
             ends = min(far) < 0, max(far) > 0
@@ -106,7 +106,7 @@ def zero(trial: Trial) -> Iterator[Try]:
             raise Caused("zero does not stay zero", text)
 
     for value in (0.0, -0.0) if trial.row.elementwise else ():
-        make = partial(history, trial, lambda t, g, value=value: np.where(EVEN, value, g))
+        make = partial(history, trial, lambda t, g, value=value: np.where(EVEN, value, g))  # type: ignore[misc]
         yield Try(f"gradients of {value} beside others", make, partial(stays, value))
 
 

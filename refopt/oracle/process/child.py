@@ -51,7 +51,7 @@ class Task(NamedTuple):
         return self.named.get("where", "check")
 
     def made(self) -> Any:
-        return subject_of(self.routine and ROUTINES[self.routine], self.subject, **self.named)
+        return subject_of(ROUTINES[self.routine] if self.routine else None, self.subject, **self.named)
 
 
 class Held(NamedTuple):
