@@ -15,7 +15,7 @@ from refopt.oracle import cases
 from refopt.oracle.bound import storage, sums
 from refopt.oracle.bound.expected import Expected
 from refopt.oracle.broken import Broken, Crashed, Misconduct, Skipped, Where, require_alike, require_rounded
-from refopt.oracle.cases import PATTERNS, Dtypes, alike, noise
+from refopt.oracle.cases import Dtypes
 from refopt.oracle.differing import equal, largest, told, wide
 from refopt.oracle.exact.cases import Case, Outcome, memory
 from refopt.oracle.formula import CACHED, Formula
@@ -110,7 +110,7 @@ class Trial:
 
     def kinds(self, dtype: str) -> Dtypes:
         """The default dtypes of a tensor's slots: the same for all, or what the subject declares."""
-        return getattr(self.subject, "stores", alike)(dtype)
+        return getattr(self.subject, "stores", cases.alike)(dtype)
 
     def shape(self, size: Any) -> tuple[int, ...]:
         """A shape with a number of elements; if it must be a matrix, one small enough to iterate."""
@@ -153,11 +153,11 @@ class Trial:
 
     def _array(self, step: int, k: int, shape: tuple[int, ...]) -> np.ndarray:
         """Tensor ``k`` of the parameters (step 0) or of the gradients of a step; callers must not write it."""
-        if k >= PATTERNS:
-            return self._array(step, k % PATTERNS, shape).copy()
+        if k >= cases.PATTERNS:
+            return self._array(step, k % cases.PATTERNS, shape).copy()
         key = step, k, shape
         if key not in self._data:
-            self._data[key] = noise([self.seed, step, k], shape).astype(self.stored)
+            self._data[key] = cases.noise([self.seed, step, k], shape).astype(self.stored)
         return self._data[key]
 
     def tried(self, function: Callable[..., Any], *arguments: Any) -> Any:

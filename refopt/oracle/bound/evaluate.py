@@ -20,8 +20,8 @@ from refopt.cpu.merged import exact
 from refopt.cpu.muon import updates
 from refopt.cpu.newton_schulz import by_gram
 from refopt.cpu.normuon import row_updates
-from refopt.oracle.bound import bounded, iterations
-from refopt.oracle.bound.bounded import Arithmetic, Bounded
+from refopt.oracle.bound import iterations
+from refopt.oracle.bound.bounded import CURRENT, Arithmetic, Bounded, size
 from refopt.oracle.bound.branches import every_way
 from refopt.oracle.variants.muon import through_bf16
 
@@ -83,7 +83,7 @@ def as_stored(x: Any, dtype: np.dtype) -> Any:
     if not isinstance(x, Bounded) or np.dtype(dtype) == x.dtype:
         return x
     digits, least = iterations.BITS[np.dtype(dtype).name]
-    reach = bounded.size(x.value) + x.error
+    reach = size(x.value) + x.error
     error = x.error + 2.0**-digits * reach + 2.0 ** (least - 1) * (reach > 0)
     return Bounded(x.value, error, x.arithmetic).signed_as(x)
 
@@ -115,12 +115,12 @@ def evaluate(
     """
     given, named = inputs_of(routine, arrays, numbers, choices, arithmetic, scalars, after)
     run = rebound(rule or routine.rule)
-    token = bounded.CURRENT.set(arithmetic)
+    token = CURRENT.set(arithmetic)
     try:
         with np.errstate(all="ignore"):
             ways = every_way(lambda: run(*given, **named))
     finally:
-        bounded.CURRENT.reset(token)
+        CURRENT.reset(token)
     with np.errstate(all="ignore"):
         united = [None if x[0] is None else x[0].covering(*x[1:]) for x in zip(*ways, strict=True)]
     return {name: x for name, x in zip(("params", *routine.carried), united, strict=True) if x is not None}

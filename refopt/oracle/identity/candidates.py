@@ -12,7 +12,6 @@ from refopt.catalog import Routine
 from refopt.checks.arguments import is_number
 from refopt.cpu.merged import run, tensors
 from refopt.oracle import cases
-from refopt.oracle.cases import NEUTRAL, NUMBERS
 from refopt.oracle.exact.cases import has
 from refopt.oracle.subjects.torch_peers import ON_REQUEST
 
@@ -28,8 +27,8 @@ def telling(optimizer: Any) -> dict[str, Any]:
     named: dict[str, Any] = {}
     for peer in optimizer.peers:
         for ours, theirs in peer.numbers.items():
-            if ours in NUMBERS and ours not in ON_REQUEST:
-                x = float(NUMBERS[ours])
+            if ours in cases.NUMBERS and ours not in ON_REQUEST:
+                x = float(cases.NUMBERS[ours])
                 named.setdefault(theirs, math.log(x) / math.log(0.96) if theirs == "momentum_decay" else x)
     if "beta1" in named:
         named["betas"] = named["beta1"], named["beta2"]
@@ -66,7 +65,7 @@ def numbers_of(row: Routine, optimizer: Any, names: Mapping[str, str]) -> Iterat
             known[hyper.name] = fixed[hyper.name]
         elif value is not None and _is_scalar(value):
             known[hyper.name] = 0.96 ** float(value) if theirs.get(hyper.name) == "momentum_decay" else float(value)
-    default = {hyper.name: NEUTRAL.get(hyper.name, hyper.default) for hyper in row.hypers}
+    default = cases.numbers_of(row, lambda name: False)
     numbers = {name: known.get(name, x) for name, x in default.items()}
     for hyper in row.hypers:
         x = numbers[hyper.name]

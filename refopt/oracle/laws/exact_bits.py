@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from refopt.oracle.broken import Broken, Skipped
-from refopt.oracle.cases import NEUTRAL
+from refopt.oracle.cases import numbers_of
 from refopt.oracle.exact.cases import Case, Outcome, assert_unwritten
 from refopt.oracle.exact.examples import examples, gated
 from refopt.oracle.exact.laws import LAWS as BITS
@@ -40,7 +40,7 @@ def as_taken(trial: Trial, case: Case) -> Case:
     if trial.row.scalars and not getattr(trial.subject, "is_function", False):
         raise Skipped("powers that belong to no step")
     trial.need(*_needs(trial, case))
-    known = {h.name: NEUTRAL.get(h.name, h.default) for h in trial.row.hypers}
+    known = numbers_of(trial.row, lambda name: False)
     held = {name: trial.fixed.get(name, known[name]) for name in known if not trial.takes(name)}
     gated = case.replace(steps=[step | held for step in case.steps])
     if any(g is None for g in gated.grads):

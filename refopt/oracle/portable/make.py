@@ -17,7 +17,6 @@ from refopt.checks.dtypes import SIZES
 from refopt.oracle import cases
 from refopt.oracle.bound import sums
 from refopt.oracle.bound.expected import Expected
-from refopt.oracle.cases import NEUTRAL
 from refopt.oracle.diagnosis.growth import require_schedule
 from refopt.oracle.exact.cases import Case
 from refopt.oracle.settings import settings_of
@@ -136,8 +135,9 @@ def _cases(row: Routine, dtype: str, fixed: Mapping[str, Any], more: int, seed: 
                 for count in (1, 7):
                     yield drawn(f"step {count}, {choice}={value}", count, {choice: value})
     for hyper in row.hypers:
-        if hyper.name in NEUTRAL and numbers[hyper.name] != NEUTRAL[hyper.name] and hyper.name not in fixed:
-            yield drawn(f"step 3, {hyper.name}={NEUTRAL[hyper.name]:g}", 3, {hyper.name: NEUTRAL[hyper.name]})
+        off = cases.NEUTRAL.get(hyper.name)
+        if off not in (None, numbers[hyper.name]) and hyper.name not in fixed:
+            yield drawn(f"step 3, {hyper.name}={off:g}", 3, {hyper.name: off})
     for k in range(1, more + 1):
         yield drawn(f"example {k}", 1 + 3 * k, size=EXAMPLE, k=k)
 

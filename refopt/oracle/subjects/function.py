@@ -167,7 +167,7 @@ class Function:
         imported = {x.__name__.partition(".")[0] for x in known if isinstance(x, ModuleType)}
         return list(dict.fromkeys(library for name, library in LIBRARIES.items() if name in imported))
 
-    def first(self, name: str, like: Placed | np.ndarray, i: int) -> np.ndarray:
+    def first(self, name: str, like: Placed | np.ndarray) -> np.ndarray:
         """A state before the first step."""
         p = like if isinstance(like, np.ndarray) else like.view()
         if name in SCALARS and name not in self.initial:  # such as powers, one per tensor in refopt
@@ -199,7 +199,7 @@ class Function:
     def run(self, case: Case) -> Outcome:
         lists = {name: _each(self.arrays.of, values) for name, values in case.slots.items() if self.takes(name)}
         coded = [name for name in self.coded if lists.get(name)]
-        lists |= {name: [self.arrays.of(self.first(name, p, i)) for i, p in enumerate(case.params)] for name in coded}
+        lists |= {name: [self.arrays.of(self.first(name, p)) for p in case.params] for name in coded}
         written = [slot.name for slot in case.routine.slots if slot.written and lists.get(slot.name) is not None]
         self.replaced = False
         for k, step in enumerate(case.steps):
@@ -236,7 +236,7 @@ class FunctionRun(LibraryRun):
         super().__init__(of, params)
         self.count = 0
         if saved is None:
-            states = {name: [of.first(name, p, i) for i, p in enumerate(params)] for name in of.states}
+            states = {name: [of.first(name, p) for p in params] for name in of.states}
         else:
             self.count, states = pickle.loads(saved)
         self._states = {name: [of.arrays.of(x) for x in values] for name, values in states.items()}
