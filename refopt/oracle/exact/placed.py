@@ -10,8 +10,7 @@ from refopt.catalog import Routine
 from refopt.gpu.runtime import Device
 from refopt.oracle.exact.cases import Case, Outcome, arguments
 from refopt.oracle.memory import GUARD, guarded
-
-GATE = "grad_factor", "found_inf"  # arguments of a step that are arrays of one element
+from refopt.oracle.subject import GATE
 
 
 class Placed:

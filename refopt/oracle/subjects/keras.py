@@ -130,11 +130,9 @@ class KerasRun(LibraryRun):
         return self.of.keras.Variable(part, dtype=part.dtype.name, name=f"params_{i}")
 
     def step(self, grads: Sequence[Placed | None], found_inf: float | None = None, refill: bool = False) -> None:
-        if refill:
-            raise Lacks("its gradients are new arrays in each step")
         with self.of.types(self.wide), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Gradients do not exist")
-            self.optimizer.apply(self._given(grads))
+            self.optimizer.apply(self._given(grads, refill))
 
     def put(self, params: Sequence[np.ndarray]) -> None:
         with self.of.types(self.wide):

@@ -264,12 +264,10 @@ class OptaxRun(LibraryRun):
         return self.jax.enable_x64(True) if self.wide else contextlib.nullcontext()
 
     def step(self, grads: Sequence[Any], found_inf: float | None = None, refill: bool = False) -> None:
-        if refill:
-            raise Lacks("its gradients are new arrays in each step")
         if any(g is None for g in grads):
             raise Lacks("a tensor without a gradient")
         with self.width():
-            updates, self.state = self.transformation.update(self._given(grads), self.state, self._params)
+            updates, self.state = self.transformation.update(self._given(grads, refill), self.state, self._params)
             self._params = self.of.optax.apply_updates(self._params, updates)
 
     def states(self) -> list[dict[str, np.ndarray]]:

@@ -68,8 +68,10 @@ class LibraryRun:
         """A placed array, or an array of a case, in the library."""
         return (None, self.of.arrays.of(placed)) if isinstance(placed, np.ndarray) else into(self.of.arrays, placed)
 
-    def _given(self, grads: Sequence[Any]) -> list[Any]:
-        """The gradients of a step, which are kept for `grads`."""
+    def _given(self, grads: Sequence[Any], refill: bool = False) -> list[Any]:
+        """The gradients of a step, which are kept for `grads`; new arrays, which cannot be those of the last step."""
+        if refill:
+            raise Lacks("its gradients are new arrays in each step")
         wholes, parts = self._lists(grads)
         self._grads = list(zip(wholes, parts, strict=True))
         return parts
