@@ -122,11 +122,13 @@ def check(
     there = {law.id: law for law in LAWS.values() if law.runs or row is not None}
     wanted = _laws(laws, exact, declared, there)
     settings = {} if row is None else settings_of("check", row, {} if set is None else set, flags=[FLUSHES])
+    expected = reasons("expected_failures", expected_failures, there)
     of = _Asked(
         wanted, dtypes, settings, declared,
         whole("check: examples", 5 if examples is None else examples, least=0), whole("check: seed", seed, least=0),
         int.from_bytes(os.urandom(6)) if secret is None else whole("check: secret", secret, least=0),
-        _allowed(reasons("expected_failures", expected_failures, there), wanted), reasons("skips", skips, there),
+        {entry: why for entry, why in expected.items() if any(covers(entry, law.id) for law in wanted)},
+        reasons("skips", skips, there),
         [chosen("check: allow_skips", x, there) for x in list_of_names("check: allow_skips", allow_skips)],
         exact, tolerance, progress, diagnose,
     )
@@ -156,11 +158,6 @@ class _Asked(NamedTuple):
     tolerance: float | None
     progress: Callable[[int, int, str], object] | None
     diagnose: bool
-
-    @property
-    def laws(self) -> dict[str, str]:
-        """The names of the laws, by id."""
-        return {law.id: law.name for law in self.wanted}
 
 
 def _held(row: Routine | None, tested: Any, of: _Asked, remarks: Sequence[str], started: float) -> Report:
@@ -196,9 +193,9 @@ def _held(row: Routine | None, tested: Any, of: _Asked, remarks: Sequence[str], 
             left_out = ", ".join(f"{name} ({held[name]:g} in the rule)" for name in missing if held)
             notes[f"numbers not taken: {left_out}"] = None
     return Report(
-        row and row.name, tested.name, items, of.laws, largest={x.dtype: dict(x.largest) for x in trials if row},
-        compared=compared, unbounded=sum(trial.unbounded for trial in trials),
-        expected_failures=excused | of.allowed, dtypes=tried,
+        row and row.name, tested.name, items, {law.id: law.name for law in of.wanted},
+        largest={x.dtype: dict(x.largest) for x in trials if row}, compared=compared,
+        unbounded=sum(trial.unbounded for trial in trials), expected_failures=excused | of.allowed, dtypes=tried,
         notes=list(notes), causes=causes, seconds=time.perf_counter() - started, allow_skips=of.allow_skips,
         usual_dtypes=of.dtypes is None,
     )
@@ -260,12 +257,6 @@ def where_steps_run(process: Any, deadline: Any, where: str = "check") -> tuple[
     if not is_number(deadline) or not 0 < float(deadline) < float("inf"):
         raise ValueError(f"{where}: deadline: expected a number of seconds above 0, got {shown(deadline)}")
     return process, float(deadline)
-
-
-def _allowed(expected: Mapping[str, str], wanted: Iterable[Law]) -> dict[str, str]:
-    """The expected failures of the requested laws."""
-    ids = [law.id for law in wanted]
-    return {entry: because for entry, because in expected.items() if any(covers(entry, x) for x in ids)}
 
 
 def _require_numbers(row: Routine, tested: Any, fixed: Mapping[str, Any]) -> None:

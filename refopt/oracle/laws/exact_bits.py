@@ -39,7 +39,10 @@ def as_taken(trial: Trial, case: Case) -> Case:
     """A case without the numbers that the step does not take; skipped if the step lacks anything else."""
     if trial.row.scalars and not getattr(trial.subject, "is_function", False):
         raise Skipped("powers that belong to no step")
-    trial.need(*_needs(trial, case))
+    present = [slot.name for slot in trial.row.slots if not slot.optional or case.slots[slot.name] is not None]
+    gate = [name for name in GATE if any(name in step for step in case.steps)]
+    others = [name for name, value in case.choices.items() if value != trial.choices()[name]]
+    trial.need(*present, *gate, *others)
     known = numbers_of(trial.row, lambda name: False)
     held = {name: trial.fixed.get(name, known[name]) for name in known if not trial.takes(name)}
     gated = case.replace(steps=[step | held for step in case.steps])
@@ -48,13 +51,6 @@ def as_taken(trial: Trial, case: Case) -> Case:
     if any(isinstance(x, list) for step in gated.steps for x in step.values()):
         taken(trial, gated, LISTS)
     return gated
-
-
-def _needs(trial: Trial, case: Case) -> list[str]:
-    """What a step must take for a case: slots, the gate, and choices other than the subject's."""
-    present = [slot.name for slot in trial.row.slots if not slot.optional or case.slots[slot.name] is not None]
-    gate = [name for name in GATE if any(name in step for step in case.steps)]
-    return [*present, *gate, *(name for name, value in case.choices.items() if value != trial.choices()[name])]
 
 
 def same_bits(trial: Trial, case: Case) -> None:
