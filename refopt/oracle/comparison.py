@@ -120,7 +120,7 @@ def compare(
             other = Trial(None, first, dtype, seed, exact=True)
             if progress is not None:
                 progress(k, len(tried), dtype)
-            items += _of_dtype(other, trial, dtype, wanted)
+            items += _of_dtype(other, trial, wanted)
             compared += trial.compared
             for law, most in trial.off.items():
                 notes[f"{dtype}: {law}: within the tolerance, but up to {most} ULPs apart"] = None
@@ -149,7 +149,7 @@ def _within(within: Any) -> tuple[bool, float | None]:
     return False, number("compare: within", within, 0, finite=True)
 
 
-def _of_dtype(first: Trial, second: Trial, dtype: str, wanted: Iterable[str]) -> list[Item]:
+def _of_dtype(first: Trial, second: Trial, wanted: Iterable[str]) -> list[Item]:
     """Every case of a dtype."""
     second.settle()
     tried, parts = Tried(second), [*every(second)]

@@ -70,7 +70,7 @@ def observe(subject: Subject, case: Case, before: Surroundings | None = None, re
     got, later = copied(got), None
     if rest:
         _wait(threads)
-        later = _later(subject, case, got)
+        later = _later(subject, got)
     paths = tuple(ran) if known_paths(subject) else None
     return Seen(got, later, tuple(callers.seen), tuple(changed), tuple(_altered(numbers, case.steps)), paths)
 
@@ -89,7 +89,7 @@ def _wait(threads: set[threading.Thread]) -> None:
             torch.cuda.synchronize()
 
 
-def _later(subject: Any, case: Case, got: Outcome) -> Outcome | None:
+def _later(subject: Any, got: Outcome) -> Outcome | None:
     """The current contents of a result's arrays, if any has changed."""
     again = getattr(subject, "again", None)
     if again is None:
