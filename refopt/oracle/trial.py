@@ -183,10 +183,7 @@ class Trial:
         """The results of a copy of a case, or of a run; with ``apart``, each tensor has a group."""
         if isinstance(of, Case):
             return self.run_in_place(of.copy())
-        run = self.start(of.params, apart=apart)
-        for of_step in of.grads:
-            self.step(run, of_step)
-        return self.outcome(run)
+        return self.outcome(self.begun(of, apart=apart))
 
     def run_in_place(self, case: Case) -> Outcome:
         """Let it take a case, whose arrays it may write."""
@@ -216,6 +213,13 @@ class Trial:
         if self.why_not:
             raise Skipped(self.why_not)
         return self.tried(self.subject.start, [self.placed(x) for x in params], saved, apart)
+
+    def begun(self, data: Data, steps: int | None = None, apart: bool = False, **how: Any) -> Run:
+        """A run after all steps of its data, or some, each taken as `step` takes it."""
+        run = self.start(data.params, apart=apart)
+        for grads in data.grads[:steps]:
+            self.step(run, grads, **how)
+        return run
 
     def placed(self, x: Any) -> Placed:
         return x if isinstance(x, Placed) else dense(x)

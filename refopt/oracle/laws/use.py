@@ -78,10 +78,8 @@ def _calls(trial: Trial, calls: int, case: Case) -> None:
 def of_runs(trial: Trial) -> Iterator[Try]:
     def refilled(data: Data) -> None:
         """Gradients keep their memory, as with ``zero_grad(set_to_none=False)``."""
-        run = trial.start(data.params)
-        for of in data.grads:
-            trial.step(run, of, refill=True)
-        trial.same(trial.run(data), trial.outcome(run), "the result of new gradients in each step", data)
+        got = trial.outcome(trial.begun(data, refill=True))
+        trial.same(trial.run(data), got, "the result of new gradients in each step", data)
 
     def added(data: Data) -> None:
         """A group that is added later gets the results that it gets alone; learning rates are per group."""
@@ -103,9 +101,7 @@ def of_runs(trial: Trial) -> Iterator[Try]:
         """Parameters get other values between two steps, as by loading a model."""
         if trial.row is not None and trial.kinds(trial.dtype).master:
             raise Skipped("what it saves has masters, which belong to the parameters", lacks=True)
-        run = trial.start(data.params)
-        for of in data.grads[:2]:
-            trial.step(run, of)
+        run = trial.begun(data, 2)
         others = [x + x for x in data.params]
         plain = trial.start(others, trial.tried(run.save))
         trial.tried(run.put, others)
