@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -255,6 +255,22 @@ def scalar_after(name: str, numbers: Mapping[str, Any], steps: int, real: Any) -
     if name == "rho":
         return np.full(1, rho_after(real(numbers["beta2"]), steps), real)
     return np.full(1, power_after(real(numbers[BASES[name]]), steps), real)
+
+
+def at_step(case: Case, count: int, names: Collection[str] | None = None) -> Case:
+    """The same states at another step, with that step's scalars that depend on its number: all, or some by name."""
+
+    def then(name: str, i: int) -> np.ndarray:
+        real, numbers = arithmetic(case.params[i].dtype.name), case.numbers_of(i)
+        if name in COUNTED:
+            return scalar_after(name, numbers, count - 1, real)
+        return np.full(1, high(truth(case.routine, name, numbers, case.choices, count, real)), real)
+
+    slots: dict[str, Any] = {
+        name: [x if x is None else then(name, i) for i, x in enumerate(case.lists()[name])]
+        for name in by_count(case.routine) if names is None or name in names
+    }
+    return case.replace(count=count, **slots)
 
 
 @functools.lru_cache(256)
