@@ -17,6 +17,7 @@ from refopt.oracle.broken import Broken, Skipped
 from refopt.oracle.diagnosis.failure import Cause, Failure
 from refopt.oracle.diagnosis.growth import indefinite
 from refopt.oracle.exact.cases import Case, Outcome, copied, elements_of, memory, runner
+from refopt.oracle.running import alike
 from refopt.oracle.trial import Trial
 from refopt.oracle.variants import step_of
 from refopt.oracle.wrong import MORE, OF
@@ -76,7 +77,7 @@ def _bits(trial: Trial, failures: Sequence[Failure]) -> Iterator[Cause]:
     for wrong in (*OF[trial.row.name].values(), *MORE[trial.row.name].values()) if mine else ():
         with contextlib.suppress(Exception):  # a rule that asks for what a case lacks
             run = runner(step_of(trial.row, wrong.of(trial.row.rule)))
-            if all(_same(trial.run(x.case), run(x.case)) for x in mine):
+            if all(alike(trial.run(x.case), run(x.case)) for x in mine):
                 yield Cause(f"{wrong.name}: the bits are those of this rule", _keys(mine))
                 return
 
@@ -190,7 +191,7 @@ def _captured(trial: Trial, failures: Sequence[Failure]) -> Iterator[Cause]:
         got, dead = _tensors(trial, failure.case), []
         for name in [name for name in first if any(step[name] != first[name] for step in rest)]:
             kept = failure.case.replace(steps=[step | {name: first[name]} for step in failure.case.steps])
-            if _same(got, _tensors(trial, kept)):
+            if alike(got, _tensors(trial, kept)):
                 dead.append(name)
         if dead:
             what = f"{' and '.join(dead)} of the first call in every later one: captured once, so changing"
@@ -201,11 +202,6 @@ def _captured(trial: Trial, failures: Sequence[Failure]) -> Iterator[Cause]:
 def _tensors(trial: Trial, case: Case) -> Outcome:
     """A subject's results without scalars, which may follow from the numbers."""
     return {name: values for name, values in trial.run(case).items() if name not in trial.row.scalars}
-
-
-def _same(one: Outcome, other: Outcome) -> bool:
-    pairs = ((x, y) for name in one for x, y in zip(one[name], other[name], strict=True))
-    return all(x is y or x.tobytes() == y.tobytes() for x, y in pairs)
 
 
 def _together(trial: Trial, failures: Sequence[Failure]) -> Iterator[Cause]:
@@ -229,7 +225,7 @@ def _lent(trial: Trial, case: Case) -> str:
     every, got = trial.row.scalars, trial.run(case)
     for names, (what, k) in itertools.product([*([x] for x in every), every], (("first", 0), ("last", -1))):
         lent = case.replace(**{name: [case.lists()[name][k]] * len(case) for name in names})
-        if _same({name: x for name, x in got.items() if name not in names}, _alone(trial.subject, lent.copy())):
+        if alike({name: x for name, x in got.items() if name not in names}, _alone(trial.subject, lent.copy())):
             return f"{' and '.join(names)} of the {what} tensor used for all"
     return ""
 

@@ -20,6 +20,7 @@ from refopt.oracle.exact.cases import Case, Outcome, copied
 from refopt.oracle.observing import starts
 from refopt.oracle.observing.callers import Callers, watch_threads
 from refopt.oracle.observing.surroundings import Surroundings, changes, surroundings
+from refopt.oracle.running import alike
 from refopt.oracle.subject import Subject
 
 __all__ = ["Seen", "Surroundings", "observe", "starts", "surroundings", "watch_threads"]
@@ -95,12 +96,7 @@ def _later(subject: Any, got: Outcome) -> Outcome | None:
     if again is None:
         return None
     now = again()
-    same = all(
-        (x is None) == (y is None) and (x is None or x.tobytes() == y.tobytes())
-        for name in got
-        for x, y in zip(got[name], now[name], strict=True)
-    )
-    return None if same else copied(now)
+    return None if alike(got, now) else copied(now)
 
 
 def _altered(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[str]:
