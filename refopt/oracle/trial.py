@@ -84,7 +84,6 @@ class Trial:
         self.law, self.settled = "", False
         self.axes = 2 if row is not None and row.matrix_arguments else 1
         self._tolerance: dict[str, float] | None = None
-        self._data: dict[tuple, np.ndarray] = {}
         if row is not None:
             formula = Formula(row, bool(self.fixed.get(FLUSHES)))
             self.expected, self.expected_of_arrays = formula.expected, formula.of_arrays
@@ -148,17 +147,13 @@ class Trial:
     def data(self, sizes: Sequence[Any], steps: int = STEPS) -> Data:
         """The data of runs, of tensors in shapes that the optimizer takes; like a case's, they repeat in long lists."""
         shapes = self.shapes(sizes)
-        params, *grads = ([self._array(t, k, shape) for k, shape in enumerate(shapes)] for t in range(steps + 1))
-        return Data(params, grads)
 
-    def _array(self, step: int, k: int, shape: tuple[int, ...]) -> np.ndarray:
-        """Tensor ``k`` of the parameters (step 0) or of the gradients of a step; callers must not write it."""
-        if k >= cases.PATTERNS:
-            return self._array(step, k % cases.PATTERNS, shape).copy()
-        key = step, k, shape
-        if key not in self._data:
-            self._data[key] = cases.noise([self.seed, step, k], shape).astype(self.stored)
-        return self._data[key]
+        def drawn(step: int) -> list[np.ndarray]:
+            seeds = [[self.seed, step, k % cases.PATTERNS] for k in range(len(shapes))]
+            return [cases.noise(*of).astype(self.stored) for of in zip(seeds, shapes, strict=True)]
+
+        params, *grads = map(drawn, range(steps + 1))
+        return Data(params, grads)
 
     def tried(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function that runs the step. Whatever it raises breaks the law."""
