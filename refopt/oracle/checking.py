@@ -10,14 +10,13 @@ import numpy as np
 
 from refopt.catalog import Routine
 from refopt.checks.arguments import chosen, flag, is_number, number, shown, whole
-from refopt.checks.arguments import names as list_of_names
 from refopt.checks.dtypes import SIZES, lacking
 from refopt.oracle.diagnosis import ENOUGH, Cause
 from refopt.oracle.diagnosis.growth import require_schedule
 from refopt.oracle.exceptions import covers, reason, reasons
 from refopt.oracle.laws import FEW_BITS, LAWS, SYMMETRIES, Law
 from refopt.oracle.report import FAILED, SKIPPED, Item, Report
-from refopt.oracle.settings import settings_of
+from refopt.oracle.settings import all_chosen, settings_of
 from refopt.oracle.trial import FLUSHES, NO_ERROR, NONE_FOUND, Trial
 from refopt.oracle.trying import Tried, tries_of
 from refopt.oracle.variants import ROUTINES, added, by_request, row_for
@@ -112,10 +111,9 @@ def check(
     for what, value in {"examples": examples, "names": names, "secret": secret}.items() if row is None else ():
         if value is not None:
             raise TypeError(f"check: {what}: expected none without a routine, got {shown(value)}")
-    declared = list_of_names("check: symmetries", symmetries)
-    declared = tuple(chosen(f"check: symmetries[{i}]", x, SYMMETRIES) for i, x in enumerate(declared))
+    declared = all_chosen("check: symmetries", symmetries, SYMMETRIES)
     if row is not None and states:
-        declared += (chosen("check: states", states, (FEW_BITS,)) if isinstance(states, str) else FEW_BITS,)
+        declared.append(chosen("check: states", states, (FEW_BITS,)) if isinstance(states, str) else FEW_BITS)
     if tolerance is not None:
         tolerance = number("check: tolerance", tolerance, 0, finite=True)
     exact = flag("check: exact", exact)
@@ -129,8 +127,7 @@ def check(
         int.from_bytes(os.urandom(6)) if secret is None else whole("check: secret", secret, least=0),
         {entry: why for entry, why in expected.items() if any(covers(entry, law.id) for law in wanted)},
         reasons("skips", skips, there),
-        [chosen("check: allow_skips", x, there) for x in list_of_names("check: allow_skips", allow_skips)],
-        exact, tolerance, progress, diagnose,
+        all_chosen("check: allow_skips", allow_skips, there), exact, tolerance, progress, diagnose,
     )
     named: dict[str, Any] = dict(arrays=arrays, device=device, options=options)
     named |= {"states": states} | ({"numbers": set} if row is None else {"names": names})
@@ -147,7 +144,7 @@ class _Asked(NamedTuple):
     wanted: list[Law]
     dtypes: Iterable[str] | None
     settings: dict[str, Any]
-    declared: tuple[str, ...]
+    declared: list[str]
     examples: int
     seed: int
     secret: int
@@ -162,7 +159,8 @@ class _Asked(NamedTuple):
 
 def _held(row: Routine | None, tested: Any, of: _Asked, remarks: Sequence[str], started: float) -> Report:
     """Check a subject against the laws, those of a routine or those that need no formula, and report."""
-    tried = dtypes_of(of.dtypes, getattr(tested, "dtypes", DTYPES))
+    usual = getattr(tested, "dtypes", DTYPES)
+    tried = all_chosen("check: dtypes", usual if of.dtypes is None else of.dtypes, DTYPES)
     fixed = {**getattr(tested, "fixed", {}), **of.settings}
     if row is not None:
         _require_numbers(row, tested, fixed)
@@ -274,17 +272,10 @@ def _missing(row: Routine, tested: Any, fixed: Mapping[str, Any]) -> list[str]:
     return [name for name in missing if name != "seed" or tested.takes("rounding")]  # only for stochastic rounding
 
 
-def dtypes_of(asked: Any, usual: Sequence[str], where: str = "check") -> list[str]:
-    """Validate ``dtypes``; raises TypeError or ValueError, naming the argument."""
-    listed = list_of_names(f"{where}: dtypes", usual if asked is None else asked)
-    return [chosen(f"{where}: dtypes[{i}]", x, SIZES) for i, x in enumerate(listed)]
-
-
 def _laws(laws: Any, exact: bool, declared: Sequence[str], there: Mapping[str, Law]) -> list[Law]:
     """The requested laws, by default all that apply to the declared symmetries."""
     usual = [law.id for law in there.values() if law.declared in ("", *declared) and (not law.asked or exact)]
-    asked = usual if laws is None else list_of_names("check: laws", laws)
-    ids = [chosen(f"check: laws[{i}]", x, there) for i, x in enumerate(asked)]
+    ids = all_chosen("check: laws", usual if laws is None else laws, there)
     return [law for law in there.values() if law.id in ids]
 
 

@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refopt.checks.arguments import chosen, mapped, number, whole
-from refopt.checks.arguments import names as list_of_names
 from refopt.checks.dtypes import lacking
 from refopt.oracle.broken import Broken, Crashed, Misconduct, Skipped
-from refopt.oracle.checking import DEADLINE, dtypes_of, where_steps_run
+from refopt.oracle.checking import DEADLINE, DTYPES, where_steps_run
 from refopt.oracle.exact.cases import Outcome
 from refopt.oracle.exceptions import reasons
 from refopt.oracle.laws import Law, Try
 from refopt.oracle.memory import LAYOUTS, Placed, dense
 from refopt.oracle.report import SKIPPED, Item, Report
 from refopt.oracle.running import Data
+from refopt.oracle.settings import all_chosen
 from refopt.oracle.subject import Subject
 from refopt.oracle.trial import Trial
 from refopt.oracle.trying import Tried
@@ -99,8 +99,7 @@ def compare(
     common = {"numbers": set, "states": states, "arrays": arrays, "device": device}
     given = (("a", options_a), ("b", options_b))
     of_each = [{**options, **mapped(f"compare: options_{x}", of or {})} for x, of in given]
-    wanted = list_of_names("compare: parts", [*PARTS] if parts is None else parts)
-    wanted = tuple(chosen(f"compare: parts[{i}]", x, PARTS) for i, x in enumerate(wanted))
+    wanted = all_chosen("compare: parts", [*PARTS] if parts is None else parts, PARTS)
     allowed = reasons("expected_failures", expected_failures, PARTS)
     exact, tolerance = _within(within)
     items: list[Item] = []
@@ -110,7 +109,7 @@ def compare(
         notes: dict[str, None] = {}
         first, second = (_optimizer(x, common, own, ran, notes) for x, own in zip((a, b), of_each, strict=True))
         usual = [x for x in first.dtypes if x in second.dtypes]
-        tried = dtypes_of(dtypes, usual, "compare")
+        tried = all_chosen("compare: dtypes", usual if dtypes is None else dtypes, DTYPES)
         seed = whole("compare: seed", seed, least=0)
         for k, dtype in enumerate(tried):
             if why := lacking(dtype):

@@ -12,14 +12,13 @@ import numpy as np
 import refopt
 from refopt.catalog import Routine
 from refopt.checks.arguments import chosen, kind_of, mapped, whole
-from refopt.checks.arguments import names as list_of_names
 from refopt.checks.dtypes import SIZES
 from refopt.oracle import cases
 from refopt.oracle.bound import sums
 from refopt.oracle.bound.expected import Expected
 from refopt.oracle.diagnosis.growth import require_schedule
 from refopt.oracle.exact.cases import Case
-from refopt.oracle.settings import settings_of
+from refopt.oracle.settings import all_chosen, settings_of
 from refopt.oracle.variants import ROUTINES, added, row_for
 
 NAME = "refopt.vectors/1"
@@ -94,7 +93,7 @@ def vectors(
     row = row_for(chosen("vectors: routine", routine, ROUTINES), settings)
     fixed = settings_of("vectors", row, settings, apart=("seed", *HELD))
     require_schedule("vectors", row, fixed)
-    tried = [chosen(f"vectors: dtypes[{i}]", x, SIZES) for i, x in enumerate(list_of_names("vectors: dtypes", dtypes))]
+    tried = all_chosen("vectors: dtypes", dtypes, SIZES)
     more = whole("vectors: examples", examples, least=0)
     seed = whole("vectors: seed", seed, least=0)
     made = [_vector(*one) for dtype in tried for one in _cases(row, dtype, fixed, more, seed)]
