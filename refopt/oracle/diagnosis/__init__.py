@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from refopt.oracle.bound import sums
 from refopt.oracle.broken import Crashed
 from refopt.oracle.diagnosis import conduct, pattern
 from refopt.oracle.diagnosis.explain import UNWRITTEN, Explainer
@@ -37,7 +36,7 @@ def pattern_of(trial: Trial, failures: Sequence[Failure]) -> str:
     slots: dict[str, list] = {}
     for i in range(len(case)):
         before = case.tensor(i)
-        for name, expected in trial.expected(case, i, sums.random_data).items():
+        for name, expected in trial.expected(case, i).items():
             now = got[name][i] if got.get(name) else None
             if now is not None:
                 flat = [np.ravel(memory(x)).astype(np.float64) for x in (now, before[name])]

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from refopt.oracle.bound import sums
 from refopt.oracle.broken import Broken, Skipped
 from refopt.oracle.diagnosis.failure import Cause, Failure
 from refopt.oracle.diagnosis.growth import indefinite
@@ -172,7 +171,7 @@ def _index(trial: Trial, failures: Sequence[Failure]) -> Iterator[Cause]:
     for failure in sorted((x for x in failures if x.is_bounded and x.size[1] <= LARGEST), key=lambda x: x.size):
         i, size = failure.tensor, failure.case.params[failure.tensor].size
         for n in [2**bits for bits in BITS if 2**bits < size < 2 * 2**bits]:
-            got, expected = trial.run(failure.case), trial.expected(failure.case, i, sums.random_data)["params"]
+            got, expected = trial.run(failure.case), trial.expected(failure.case, i)["params"]
             wrong = np.ravel(memory(expected.ratio(got["params"][i]))) > 1
             beyond = memory(got["params"][i])[n:] == memory(failure.case.params[i])[n:]
             if beyond.all() and wrong[: size - n].all() and not wrong[size - n : n].any():
@@ -237,7 +236,7 @@ def _shared(trial: Trial) -> str:
         case = trial.case(shapes, count=3)
         got = trial.run(case)
         return {
-            name for i in range(2) for name, expected in trial.expected(case, i, sums.random_data).items()
+            name for i in range(2) for name, expected in trial.expected(case, i).items()
             if got.get(name) and (np.ravel(memory(expected.ratio(got[name][i]))) > 1).any()
         }
 
