@@ -5,10 +5,9 @@ from functools import partial
 
 from refopt.oracle.broken import Broken, Skipped
 from refopt.oracle.cases import numbers_of
+from refopt.oracle.exact import laws
 from refopt.oracle.exact.cases import Case, Outcome, assert_unwritten
 from refopt.oracle.exact.examples import examples, gated
-from refopt.oracle.exact.laws import LAWS as BITS
-from refopt.oracle.exact.laws import reference
 from refopt.oracle.laws.law import Law, Try, taken
 from refopt.oracle.laws.numbers import LISTS
 from refopt.oracle.subject import GATE
@@ -17,7 +16,7 @@ from refopt.oracle.trial import Trial
 
 def exact_bits(trial: Trial) -> Iterator[Try]:
     def same(case: Case) -> None:
-        trial.same(reference(case.copy()), trial.run(case), "the result of refopt.cpu")
+        trial.same(laws.reference(case.copy()), trial.run(case), "the result of refopt.cpu")
 
     for count in (1, 2, 7):
         yield Try(f"step {count}", partial(trial.case, [300, 2100, 1], count=count), same)
@@ -63,7 +62,7 @@ def same_bits(trial: Trial, case: Case) -> None:
         absent = {slot.name for slot in one.routine.slots if slot.written and one.slots[slot.name] is None}
         return {name: [None] * len(one) for name in absent} | got
 
-    for law in BITS:
+    for law in laws.LAWS:
         try:
             law(run, case)
         except AssertionError as error:

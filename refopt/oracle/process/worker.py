@@ -9,7 +9,6 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
-from functools import partial
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any, NoReturn
 
@@ -91,8 +90,8 @@ class Worker:
         self.streams = {read: name for name, (read, _) in pipes.items()}
         ends = tuple(write for _, write in pipes.values())
         try:
-            start = self._spawn if way == SPAWN else partial(self._fork, threads=way != ALONE)
-            self.pid = start(task, theirs, ends)
+            spawned = way == SPAWN
+            self.pid = self._spawn(task, theirs, ends) if spawned else self._fork(task, theirs, ends, way != ALONE)
         finally:
             theirs.close()
             for end in ends:

@@ -5,7 +5,6 @@ import pickle
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
-from operator import is_
 from types import ModuleType
 from typing import Any
 
@@ -274,7 +273,7 @@ class FunctionRun(LibraryRun):
 
 def _same(before: Any, now: Any) -> bool:
     """Whether a list still has the same arrays."""
-    return before is None or (len(before) == len(now) and all(map(is_, before, now)))
+    return before is None or (len(before) == len(now) and all(x is y for x, y in zip(before, now, strict=True)))
 
 
 def lists_of(result: Any, names: Sequence[str], count: int) -> dict[str, list[Any]]:
