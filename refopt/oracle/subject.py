@@ -29,7 +29,7 @@ class Ended(Exception):
         late: whether it took too long.
     """
 
-    def __init__(self, what: str, lines: Sequence[str], late: bool = False) -> None:
+    def __init__(self, what: str, lines: Sequence[str] = (), late: bool = False) -> None:
         self.late = late
         said = f"; the last it said: {' | '.join(lines)}" if lines else ""
         super().__init__(f"{what}{said}")

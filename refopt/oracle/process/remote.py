@@ -110,23 +110,21 @@ class Remote:
         if self.worker is not None:
             return
         if self.over:
-            raise Ended("no process, since the check is over", [])
+            raise Ended("no process, since the check is over")
         try:
             described = self._make()
         except NotThere as error:
-            raise Ended(f"no new process {error}", []) from None
+            raise Ended(f"no new process {error}") from None
         if isinstance(described, Raised):
-            raise Ended(f"none in a new process: {described.name}: {described.text}", [])
+            raise Ended(f"none in a new process: {described.name}: {described.text}")
 
     def asked(self, message: Any, seconds: float = 0.0) -> bytes:
         """Send a request and return its answer; raises `Ended`."""
-        self.anew()
         assert self.worker is not None
         try:
             return self.worker.ask(message, seconds or self.deadline)
         except BaseException as error:
-            worker, self.worker = self.worker, None
-            worker.close()
+            self.close()
             if isinstance(error, Ended) and error.late:
                 self.deadline = min(self.deadline, max(SHORTEST, FASTER * self.longest))
             raise
@@ -142,7 +140,7 @@ class Remote:
         if value.spoiled:
             self.close()
             text = f"{value.name}: {' '.join(value.text.split())}"
-            raise Ended(f"{text}; its process is spoiled, since a call now fails that succeeded before", [])
+            raise Ended(f"{text}; its process is spoiled, since a call now fails that succeeded before")
         if value.kind in ANSWERS:
             raise value.kind(value.text)
         raise type(value.name, (value.kind,), {})(value.text)
@@ -205,7 +203,7 @@ class RemoteRun:
 
     def _ask(self, what: str, *arguments: Any) -> Any:
         if self.of.worker is not self.worker:
-            raise Ended("the end of its process in an earlier call", [])
+            raise Ended("the end of its process in an earlier call")
         return self.of.request(what, *arguments, number=self.number, kept=what == "state_dict")
 
     def __getattr__(self, name: str) -> Any:
