@@ -280,12 +280,11 @@ class Report:
 
     def _lines(self, failed: list[Item]) -> list[str]:
         first = max(failed, key=lambda item: item.ratio or 0)
-        example = next((item.example for item in failed if item.example), "")
+        shown = next((item for item in failed if item.example), first)
         law, _, dtype = first.key
         total = sum((x.law, x.dtype) == (law, dtype) for x in self.items)
         lines = [f"{law} {self.laws[law]}, {dtype}{self._note(law, dtype)}: {head(first.ratio)}{first.text}"]
-        lines += [f"    {line}" for line in example.splitlines() if line.strip() != first.text]
-        shown = next((item for item in failed if item.example), first)
+        lines += [f"    {line}" for line in shown.example.splitlines() if line.strip() != first.text]
         if shown.pattern:
             lines.append(f"  where: {shown.pattern}")
         lines += why(shown.reasons)
