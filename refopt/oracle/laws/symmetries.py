@@ -39,7 +39,7 @@ def cut(trial: Trial, pieces: Sequence[int], data: Data) -> None:
     """A tensor's results are those of its pieces as separate tensors."""
     if trial.axes > 1:
         raise Skipped(f"takes only tensors of {trial.axes} axes", lacks=True)
-    parts = [data.each(lambda x, k=k: np.split(x, np.cumsum(pieces))[k]) for k in range(len(pieces) + 1)]
+    parts = [data.each(lambda x, k=k: np.split(x, np.cumsum(pieces))[k]) for k in range(len(pieces) + 1)]  # type: ignore[misc]
     expected = [trial.run(one)["params"][0] for one in parts]
     trial.same({"params": [np.concatenate(expected)]}, trial.run(data), "the results of its pieces", data)
 
