@@ -1,6 +1,6 @@
 """What adapters of several libraries share: functions on cases, and runs that place arrays and keep gradients."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from refopt.oracle.exact.cases import Case
 from refopt.oracle.memory import Placed, into
 from refopt.oracle.subject import Lacks
 from refopt.oracle.variants import initial_of
+from refopt.state.peers import Peer
 
 
 def check_dtypes(case: Case, usual: Sequence[str], stores: Callable[[str], Dtypes] = alike) -> None:
@@ -48,6 +49,12 @@ def is_initial(case: Case, states: Iterable[str]) -> bool:
 def as_told(row: Routine, name: str, x: Any) -> float:
     """A number of a routine as a Python int or float."""
     return int(x) if any(hyper.name == name and hyper.whole for hyper in row.hypers) else float(x)
+
+
+def renamed(peer: Peer, names: Mapping[str, str]) -> Peer:
+    """A row of the table with other names for some states and numbers."""
+    states = {ours: names.get(ours, theirs) for ours, theirs in peer.states.items()}
+    return peer._replace(states=states, numbers={x: names.get(x, theirs) for x, theirs in peer.numbers.items()})
 
 
 class LibraryRun:
