@@ -161,26 +161,26 @@ def _of_dtype(first: Trial, second: Trial, wanted: Iterable[str]) -> list[Item]:
     return tried.items
 
 
-def _outcome(trial: Trial, part: Part) -> Outcome:
-    """The results of a case, in new arrays."""
-    return trial.run(part.data.each(part.place))
+def _outcome(trial: Trial, part: Part) -> Outcome | Broken:
+    """The results of a case, in new arrays, or how it fails."""
+    try:
+        return trial.run(part.data.each(part.place))
+    except Crashed:
+        raise
+    except Broken as broken:
+        return broken
 
 
 def _same(first: Trial, second: Trial, part: Part) -> None:
     """Raise `Broken` if the two differ, or one of them fails."""
-    try:
-        came = _outcome(first, part)
-    except Crashed:
-        raise
-    except Broken as broken:
-        try:
-            _outcome(second, part)
-        except Crashed:
-            raise
-        except Broken:
-            raise Skipped(f"both fail: {broken}") from None
-        raise Misconduct(f"the first fails, and the second does not: {broken}") from None
-    second.same(came, _outcome(second, part), f"as in {first.subject.name}", part.data)
+    came, got = _outcome(first, part), _outcome(second, part)
+    if isinstance(came, Broken) and isinstance(got, Broken):
+        raise Skipped(f"both fail: {came}")
+    if isinstance(came, Broken):
+        raise Misconduct(f"the first fails, and the second does not: {came}")
+    if isinstance(got, Broken):
+        raise got
+    second.same(came, got, f"as in {first.subject.name}", part.data)
 
 
 def every(trial: Trial) -> Iterator[Part]:

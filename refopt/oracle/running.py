@@ -74,13 +74,15 @@ def state_dict_of(run: Any) -> Any:
 
 
 @contextlib.contextmanager
-def skipping(what: str) -> Iterator[None]:
-    """Skip the case if the optimizer raises an error; the end of its process does not count as one."""
+def skipping(what: str, *errors: type[Exception]) -> Iterator[None]:
+    """Skip the case if the optimizer raises an error, or one of these; the end of its process does not count as one."""
     try:
         yield
     except Crashed:
         raise
     except Broken as broken:
+        if errors and not isinstance(broken.__cause__, errors):
+            raise
         error = f" (raises {kind_of(broken.__cause__)})" if broken.__cause__ else ""
         raise Skipped(what + error, lacks=True) from broken
 
