@@ -67,7 +67,7 @@ def cases(right: bool) -> Callable[[list[Row]], str]:
 
     def render(listed: list[Row]) -> str:
         columns = measured(listed)
-        lines = [["right kernel" if right else "defect", *columns.values()], ["---"] * (1 + len(columns))]
+        lines = [["correct kernel" if right else "defect", *columns.values()], ["---"] * (1 + len(columns))]
         lines += [[row["what"], *(cell(row, key) for key in columns)] for row in listed if row["right"] == right]
         return table(lines)
 
@@ -94,7 +94,7 @@ def summary(listed: list[Row]) -> str:
         together = sum(any(is_reported(row["ways"][tool]) for tool in TOOLS) for row in defects)
         passed = sum(all(row["ways"][tool]["verdict"] == RIGHT for tool in TOOLS) for row in right)
         lines.append(["compute-sanitizer, any of the four", str(together), *[""] * 5, f"{passed} of {len(right)}", ""])
-    return figures(["", *heads, "right kernels passed", "seconds"], lines)
+    return figures(["", *heads, "correct kernels passed", "seconds"], lines)
 
 
 def times(listed: list[Row]) -> str:

@@ -4,9 +4,10 @@
 
 A transformer of the size of BERT-large on random data, with parameters in fp32 and a forward pass in bf16. A row has
 the milliseconds of an iteration, of the step on the host, before which the device is idle, and of the step on the
-device, which is kept busy until the step is enqueued; of the slowest rank. ``agreement`` takes steps of two optimizers
-from the same gradients, and ``checkpoint`` is a run that `torch.distributed.checkpoint` has saved and loaded. Rank 0
-writes the report, after every row; the exit status is 1 if a section failed or a row is wrong.
+device, which is kept busy until the step is enqueued; of the slowest rank, optimizers in turns. ``timelines`` sums up
+what PyTorch's profiler sees of an iteration on each rank. ``agreement`` takes steps of two optimizers from the same
+gradients, and ``checkpoint`` is a run that `torch.distributed.checkpoint` has saved and loaded. Rank 0 writes the
+report, after every row; the exit status is 1 if a section failed or a row is wrong.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,19 +29,21 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.optim import Optimizer
 
-from benchmarks.measure import SLEEP, attempt
+from benchmarks.measure import SLEEP, attempt, free
 from benchmarks.record import RESULTS, ROOT, begin, ended, save, short_name
 from benchmarks.torch_models import KINDS, Text, differing
 from benchmarks.torch_step import device_ms
+from benchmarks.torch_trace import Span, traced
 from benchmarks.torch_work import OURS
 from refopt import torch as merged
 
-WARMUP, TIMED = 3, 10
+WARMUP, TIMED = 3, 20
 STEPS = 5  # after which parameters are compared
 TOLERANCE = 1e-5  # relative to each tensor's largest value
 OPTIONS = {"lr": 1e-4, "weight_decay": 0.01}
 FULLY_SHARD, ZERO = "fully_shard", "DDP and ZeroRedundancyOptimizer"
-TIMING = f"median of {TIMED} on the slowest rank; iterations and host by the clock, the step on the device by events"
+TIMING = (f"median of {TIMED} on the slowest rank, in turns; iterations and host by the clock, the step on the device "
+          "by events")
 
 
 class Size(NamedTuple):
@@ -123,45 +126,84 @@ def slowest(values: list[float], device: str) -> float:
     return statistics.median(found.tolist())
 
 
-def times_of(run: Run) -> dict[str, float]:
-    """Milliseconds of an iteration and of its step, on the host and, on a GPU, on the device."""
-    wait: Callable[[], Any] = torch.cuda.synchronize if run.device == "cuda" else lambda: None
+def times_of(runs: Sequence[Run], device: str) -> list[dict[str, float]]:
+    """Milliseconds of an iteration of each and of its step, on the host and, on a GPU, on the device."""
+    wait: Callable[[], Any] = torch.cuda.synchronize if device == "cuda" else lambda: None
+    found: list[dict[str, list[float]]] = [{"iteration_ms": [], "step_host_ms": []} for _ in runs]
 
-    def timed(before: Callable[[], Any], call: Callable[[], Any], until: Callable[[], Any]) -> list[float]:
-        found = []
-        for _ in range(TIMED):
-            before()
-            wait()
-            dist.barrier()
-            wait()
-            start = time.perf_counter()
-            call()
-            until()
-            found.append((time.perf_counter() - start) * 1e3)
-        return found
+    def time_one(times: list[float], call: Callable[[], Any], until: Callable[[], Any]) -> None:
+        wait()
+        dist.barrier()
+        wait()
+        start = time.perf_counter()
+        call()
+        until()
+        times.append((time.perf_counter() - start) * 1e3)
 
     for _ in range(WARMUP):
-        run.iterate()
-    times = {"iteration_ms": timed(lambda: None, run.iterate, wait)}
-    times["step_host_ms"] = timed(run.backward, run.optimizer.step, lambda: None)
-    if run.device == "cuda":
+        for run in runs:
+            run.iterate()
+    for _ in range(TIMED):
+        for run, times in zip(runs, found, strict=True):
+            time_one(times["iteration_ms"], run.iterate, wait)
+            run.backward()
+            time_one(times["step_host_ms"], run.optimizer.step, lambda: None)
+    for run, times in zip(runs, found, strict=True) if device == "cuda" else ():
         cycles = int(max(SLEEP, 3e6 * max(times["step_host_ms"])))
         times["step_device_ms"] = list(device_ms(run.optimizer.step, run.backward, cycles, TIMED))
-    return {name: slowest(each, run.device) for name, each in times.items()}
+    return [{name: slowest(each, device) for name, each in times.items()} for times in found]
 
 
 def speeds(device: str, size: Size) -> Iterator[dict[str, Any]]:
-    """The times of each optimizer under each way of sharding."""
+    """The times of each optimizer under each way of sharding, and the memory that training with it alone takes."""
     for way in FULLY_SHARD, ZERO:
-        for kind in KINDS:
-            if device == "cuda":
-                torch.cuda.reset_peak_memory_stats()
+        runs = [Run(way, kind, device, size) for kind in KINDS]
+        tensors, elements = len(runs[0].params), sum(local(param).numel() for param in runs[0].params)
+        times = times_of(runs, device)
+        del runs
+        for kind, each in zip(KINDS, times, strict=True):
+            yield {"way": way, "implementation": kind, "tensors": tensors, "elements_of_rank": elements, **each,
+                   **(peak_of(way, kind, size) if device == "cuda" else {})}
+
+
+def peak_of(way: str, kind: str, size: Size) -> dict[str, int]:
+    """The most bytes that PyTorch has allocated at once in two iterations on this rank."""
+    free()
+    torch.cuda.reset_peak_memory_stats()
+    before, run = torch.cuda.memory_allocated(), Run(way, kind, "cuda", size)
+    for _ in range(2):
+        run.iterate()
+    return {"peak_bytes": torch.cuda.max_memory_allocated() - before}
+
+
+def timelines(device: str, size: Size) -> Iterator[dict[str, Any]]:
+    """Milliseconds of an iteration on each rank: of the host, until the device is done, and in which it is busy."""
+    for way in FULLY_SHARD, ZERO:
+        for kind in KINDS[:2] if device == "cuda" else ():
             run = Run(way, kind, device, size)
-            elements = sum(local(param).numel() for param in run.params)
-            peak = {"peak_bytes": torch.cuda.max_memory_allocated()} if device == "cuda" else {}
-            yield {"way": way, "implementation": kind, "tensors": len(run.params), "elements_of_rank": elements,
-                   **times_of(run), **peak}
+            for _ in range(WARMUP):
+                run.iterate()
+            *spans, (*_, host) = traced(run.iterate)
+            on_gpu = [span for span in spans if span[0] == "gpu"]
+            parts = {"busy_ms": on_gpu, "collectives_ms": [span for span in on_gpu if "nccl" in span[1]],
+                     "others_ms": [span for span in on_gpu if "nccl" not in span[1]]}
+            mine = {"host_ms": host / 1e3, "whole_ms": max(at + length for *_, at, length in on_gpu) / 1e3}
+            mine |= {name: covered_ms(part) for name, part in parts.items()}
+            every: list[Any] = [None] * dist.get_world_size()
+            dist.all_gather_object(every, mine)
+            for rank, row in enumerate(every):
+                yield {"way": way, "implementation": kind, "rank": rank, **row}
             del run
+            free()
+
+
+def covered_ms(spans: Sequence[Span]) -> float:
+    """Milliseconds in which at least one of some spans runs; they are in order of their starts."""
+    covered = end = 0.0
+    for *_, at, length in spans:
+        covered += max(0.0, at + length - max(at, end))
+        end = max(end, at + length)
+    return covered / 1e3
 
 
 def agreement(device: str, size: Size) -> Iterator[dict[str, Any]]:
@@ -227,7 +269,8 @@ def measured(device: str, out: Path) -> dict[str, Any]:
                "size": SIZES[device]._asdict(), "failures": {}, "seconds": 0.0}
     began, size = time.perf_counter(), SIZES[device]
     small = size._replace(layers=2)  # of which a checkpoint is quick to write
-    for name, section in {"steps": lambda: speeds(device, size), "agreement": lambda: agreement(device, size),
+    for name, section in {"steps": lambda: speeds(device, size), "timelines": lambda: timelines(device, size),
+                          "agreement": lambda: agreement(device, size),
                           "checkpoint": lambda: resumed(device, small)}.items():
         report[name] = []
 

@@ -1,16 +1,19 @@
-"""Steps of LAMB, LARS and NovoGrad that are sharded by element, on several GPUs, beside the step on all ranks.
+"""Steps of LAMB, LARS, NovoGrad and Muon in shards, and steps that send fewer bytes, on several GPUs.
 
     python -m refopt.comm.launch -n 2 -m benchmarks.norm_shards [--workloads bert-large] [--out FILE]
 
 Needs as many GPUs as ranks, PyTorch, and nccl4py. ``agreement`` counts fp16 parameters that differ from those of the
 unsharded step in NumPy. ``steps`` begin with every gradient of the rank in its array and end with fp16 parameters on
 all ranks, as in `benchmarks.elements`; ``bytes_of_sums`` are those of the all-reduce of sums of tiles. PyTorch's LAMB
-has foreach operations on shards of each tensor along its first axis, as `fully_shard` cuts them, in flat buckets.
+has foreach operations on shards of each tensor along its first axis, as `fully_shard` cuts them, in flat buckets. Muon
+updates the layers' matrices, each on its owner, and AdamW the rest by element. ``sums`` are Adam's steps on all ranks
+that sum gradients in fp32 or 16 bits, or average parameters in one step of `EVERY`: the mean of that many.
 """
 
 import math
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -20,32 +23,49 @@ import torch.distributed as dist
 from benchmarks.elements import agreement, bound_of, by_element
 from benchmarks.measure import free
 from benchmarks.ranks import meeting, options_of, rank_ms, sections
-from benchmarks.sharded_programs import FOLD, HALF, PLAIN, Params, params_of, whole
+from benchmarks.sharded_programs import FOLD, HALF, OPTIMIZER, PLAIN, Params, in_buckets, params_of, whole
 from benchmarks.sharding import TIMING, filled, same_everywhere
 from refopt.catalog import ROUTINES
 from refopt.program import Program, passes
 
 NORMED = tuple(name for name, routine in ROUTINES.items() if routine.norms)
 LIMIT = 128.0  # MiB of gradients in a bucket
+MUON = "muon beside adamw"
+EVERY = 8
+GROUPED = partial(passes.coalesce_gradients, grouping="fuse_size", limit=LIMIT), passes.fuse_all_reduce
+SUMS: dict[str, tuple[Any, ...]] = {
+    "float32": (FOLD, *GROUPED),
+    **{dtype: (*GROUPED, partial(passes.narrow_sums, dtype=dtype)) for dtype in ("float16", "bfloat16")},
+    "of parameters": (partial(passes.local_steps, every=EVERY),),
+}
 BETAS, EPSILON, DECAY, LR = (0.9, 0.999), 1e-6, 0.01, 1e-3
 
 
-def on_all(params: Params, form: str, ranks: int, optimizer: str) -> Program:
+def on_all(params: Params, form: str, ranks: int, optimizer: Any, sums: str = "float32") -> Program:
     """The step in which each rank updates everything."""
-    fuse = passes.fuse_all_reduce, lambda program: passes.fuse_optimizer(program, form="merged")
-    grouped = lambda program: passes.coalesce_gradients(program, "fuse_size", limit=LIMIT)  # noqa: E731
-    return passes.pipeline(whole(params, form, ranks, optimizer), FOLD, grouped, *fuse).program
+    merge = partial(passes.fuse_optimizer, form="merged")
+    return passes.pipeline(whole(params, form, ranks, optimizer), *SUMS[sums], merge).program
+
+
+def in_shards(params: Params, form: str, rank: int, ranks: int, optimizer: Any) -> Program:
+    """The step in which each rank updates a part; Muon's matrices are whole on their owners."""
+    if isinstance(optimizer, str):
+        return by_element(params, form, rank, ranks, LIMIT, optimizer)
+    cut = partial(passes.shard_elements, rank=rank, degree=ranks, limit=LIMIT)
+    return in_buckets(passes.pipeline(whole(params, form, ranks, optimizer), FOLD, cut).program, LIMIT, True)
 
 
 def steps(world: Any, params: Params, name: str) -> Iterator[dict[str, Any]]:
-    for optimizer, form in product(NORMED[::-1], (PLAIN, HALF)):
+    rules = {x: "muon" if len(shape) == 2 and "embed" not in x else "adamw" for x, shape in params}
+    for optimizer, form in product((*NORMED[::-1], MUON), (PLAIN, HALF)):
         about = {"workload": name, "optimizer": optimizer, "form": form, "world": world.size}
+        rule = rules if optimizer == MUON else optimizer
         programs = {
-            "refopt, on all ranks": on_all(params, form, world.size, optimizer),
-            "refopt, by element": by_element(params, form, world.rank, world.size, LIMIT, optimizer),
+            "refopt, on all ranks": on_all(params, form, world.size, rule),
+            "refopt, by element": in_shards(params, form, world.rank, world.size, rule),
         }
         for way, program in programs.items():
-            run = bound_of(world, program, filled(program, world.rank), lambda _, var: torch.randn(var.shape) * 0.02)
+            run = bound(world, program)
             row = about | {"way": way, "ms": rank_ms(world, run.step), "ok": same_everywhere(world, run, params)}
             tiles = {name for op in program.main if op.type == "norm_tiles" for name in op.outputs["tiles"]}
             row["bytes_of_sums"] = sum(4 * program.vars[name].shape[0] for name in tiles)
@@ -57,7 +77,26 @@ def steps(world: Any, params: Params, name: str) -> Iterator[dict[str, Any]]:
             free()
 
 
-CALLS = "all_reduce", "reduce_scatter", "all_gather"
+CALLS = "all_reduce", "reduce_scatter", "all_gather", "reduce", "broadcast"
+
+
+def bound(world: Any, program: Program) -> Any:
+    """The program with random gradients."""
+    return bound_of(world, program, filled(program, world.rank), lambda _, var: torch.randn(var.shape) * 0.02)
+
+
+def several(run: Any) -> None:
+    for _ in range(EVERY):
+        run.step()
+
+
+def sums(world: Any, params: Params, name: str) -> Iterator[dict[str, Any]]:
+    for kind in SUMS:
+        run = bound(world, on_all(params, PLAIN, world.size, OPTIMIZER, kind))
+        ms = rank_ms(world, partial(several, run)) / EVERY
+        yield {"workload": name, "sums": kind, "world": world.size, "ms": ms, "ok": same_everywhere(world, run, params)}
+        del run
+        free()
 
 
 def foreach_lamb(params: Params, form: str) -> Callable[[], None]:
@@ -113,11 +152,12 @@ def main() -> int:
     with meeting("norm_shards", TIMING, options.out) as (world, report, out):
         section = sections(world, report, out)
         for name in options.workloads:
-            for row in steps(world, params_of(name), name):
-                section("steps", [row])
+            for what, rows in (("steps", steps), ("sums", sums)):
+                for row in rows(world, params_of(name), name):
+                    section(what, [row])
         for optimizer in NORMED:
             section("agreement", agreement(world, optimizer))
-    return int(not all(row.get("ok", True) for name in ("agreement", "steps") for row in report[name]))
+    return int(not all(row.get("ok", True) for name in ("agreement", "steps", "sums") for row in report[name]))
 
 
 if __name__ == "__main__":

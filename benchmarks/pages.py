@@ -49,12 +49,12 @@ def with_muon(page: str) -> str:
 
 
 MISSED = """\
-- By Gram matrices, Muon takes {:.2f} of gram-newton-schulz's time on BERT-large, {:.2f} on GPT-2 XL, not 0.68 and 0.70.
-- States in 8 bits save memory, not time. With bf16 parameters completed by 8 bits, AdamW takes {:.3f} ms on ResNet-50,
-  PyTorch's in bf16 {:.3f}, flashoptim's {:.3f}; the goal was 0.105. On BERT-large, PyTorch's takes {:.2f}, not {:.2f}.
-- Lazy steps take longer if a gradient names a row often: {:.0f} µs by Zipf's law, {:.0f} without repeats.
+- By Gram matrices, Muon takes {:.2f} of gram-newton-schulz's time on BERT-large (goal 0.68), {:.2f} on GPT-2 XL (0.70).
+- States in 8 bits save memory, not time. With bf16 parameters and 8-bit remainders, AdamW takes {:.3f} ms on ResNet-50
+  (goal 0.105), PyTorch's in bf16 {:.3f}, flashoptim's {:.3f}. On BERT-large, PyTorch's takes {:.2f}, refopt's {:.2f}.
+- Lazy steps take longer if a gradient repeats rows: {:.0f} µs if Zipf's law draws the rows, {:.0f} without repeats.
 - An eager step of `refopt.torch.AdamW` takes {:.0f} µs of host time on ResNet-50, {:.0f} accelerated; the goal was 100.
-- On four H200s, PyTorch's is faster: {:.0f} ms, not {:.0f}, in `fully_shard`, {:.0f}, not {:.0f}, in ZeRO."""
+- On four H200s PyTorch's AdamW is faster: {:.0f} ms an iteration, not {:.0f}, in FSDP2; {:.0f}, not {:.0f}, in ZeRO."""
 
 
 def with_missed(page: str) -> str:
@@ -90,32 +90,31 @@ def with_gpus(page: str) -> str:
     """docs/gpus.md with what is known of each compute capability."""
     record = read("capabilities.json")
     lines = [["compute capability", "such as", "what is known"], ["---"] * 3]
-    lines.append([f"below {record['capabilities'][0]}", OLDER, "refused, by one sentence that names the device"])
+    lines.append([f"below {record['capabilities'][0]}", OLDER, "refused with a sentence that names the device"])
     for capability in record["capabilities"]:
         said = f"{record['kernels_compiled']} kernels compiled"
         if capability == "9.0":
             passed = {name: read(f"laws-{name.lower()}.json")["counts"]["passed"] for name in ("H100", "H200")}
-            link = "../benchmarks/results/laws-{}.json"
-            runs = (f"{n:,} on an [{name}]({link.format(name.lower())})" for name, n in passed.items())
-            said = f"measured: laws that hold are {' and '.join(runs)}"
+            runs = (f"{n:,} on an [{x}](../benchmarks/results/laws-{x.lower()}.json)" for x, n in passed.items())
+            said = f"measured; tests of laws that passed: {', '.join(runs)}"
         lines.append([capability, SUCH_AS[capability], said])
     return with_section(page, "gpus", table(lines))
 
 
 def with_first_steps(page: str) -> str:
     """docs/compilers.md with what a first step takes in a fresh process."""
-    lines = [["kernels", "ms", "driver and context", "plan", "step", "imported"], ["---", *["---:"] * 4, "---"]]
+    lines = [["kernels", "total, ms", "driver and context", "plan", "step", "imported"], ["---", *["---:"] * 4, "---"]]
     for row in read("first-step-h200.json")["rows"]:
         names = ", ".join(name.replace("_", "-") for name in row["imported"]) or "no compiler"
         times = (f"{row['ms'][part]:,.0f}" for part in ("first", "device", "plan", "step"))
-        lines.append([{"cold": "compiled", "warm": "kept"}[row["how"]], *times, names])
+        lines.append([{"cold": "compiled", "warm": "cached"}[row["how"]], *times, names])
     return with_section(page, "first-step", table(lines))
 
 
 # An operation, what the executor gives, what an H200 has given in `tests/simt/random_kernels`, and the rule.
 LEFT_OPEN = [
     ["a NaN, or a float beyond its range, as an integer", "as PTX's `cvt`: the nearest integer of the type, for 8 bits "
-     "the lower half of that of 16; for NaN 0, or the highest bit alone", "another for constants, and below 32 bits",
+     "the low half of the 16-bit result; for NaN 0, or only the highest bit", "differs for constants and below 32 bits",
      "`float-range`"],
     ["sums, differences and products beyond int64", "wrap", "`x + 1 > x` is true, `x * 2 // 2` is x",
      "`signed-overflow`"],

@@ -15,7 +15,7 @@ Line = tuple[str, str, str]  # label, implementation, how it is enqueued; a floo
 LARS: tuple[Line, ...] = (
     ("PyTorch, a loop over tensors", "loop", "eager"),
     ("PyTorch, `_foreach` operations", "foreach_addcmul", "eager"),
-    ("the same as a CUDA graph", "foreach_addcmul", "graph"),
+    ("the same, as a CUDA graph", "foreach_addcmul", "graph"),
     ("`torch.compile`, as a CUDA graph", "torch.compile", "graph"),
     ("**refopt, two launches**", "two_launches", "plan"),
     ("floor", "two_launches", "floor"),
@@ -25,7 +25,7 @@ LARS: tuple[Line, ...] = (
 ADAMW: tuple[Line, ...] = (
     ("PyTorch, `foreach`, `capturable`", "torch foreach", "eager"),
     ("PyTorch, `fused`, `capturable`", "torch fused", "eager"),
-    ("the same as a CUDA graph", "torch fused", "graph"),
+    ("the same, as a CUDA graph", "torch fused", "graph"),
     ("`torch.compile`, as a CUDA graph", "torch.compile", "graph"),
     ("**refopt, one launch**", "refopt", "plan"),
     ("floor", "refopt", "floor"),
@@ -73,7 +73,7 @@ def reductions() -> str:
 
 
 MUON = {
-    "torch.optim.Muon": "`torch.optim.Muon`", "torch.optim.Muon, graph": "the same as a CUDA graph",
+    "torch.optim.Muon": "`torch.optim.Muon`", "torch.optim.Muon, graph": "the same, as a CUDA graph",
     "PyTorch, by shape, graph": "PyTorch, all matrices of a shape at once, as a CUDA graph",
     "gram-newton-schulz, standard, graph": "gram-newton-schulz 0.1.6, standard iterations, compiled, as a CUDA graph",
     "gram-newton-schulz, graph": "the same by Gram matrices, fp16",

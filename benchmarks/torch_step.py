@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import torch
@@ -169,11 +170,10 @@ def shares(works: list[Work], samples: int = SAMPLES) -> Iterator[dict]:
     """By function, the share of a step's host time after a backward pass, as samples by a timer find it."""
     for work in (x for x in works if x.name == SAMPLED):
         for subject in (x for x in subjects("adamw") if x.name in (OURS, ACCELERATED) and x.how == "eager"):
-            optimizer, seen = subject.make(work.params), Counter[str]()
+            optimizer, codes = subject.make(work.params), list[CodeType]()
 
-            def look(_: int, frame: Any, seen: Counter[str] = seen) -> None:
-                code = frame.f_code
-                seen[f"{Path(code.co_filename).stem}.{code.co_qualname}"] += 1
+            def look(_: int, frame: Any, codes: list[CodeType] = codes) -> None:
+                codes.append(frame.f_code)  # named afterwards, since the timer goes on
 
             for k in range(WARMUP + samples):
                 work.backward()
@@ -181,6 +181,7 @@ def shares(works: list[Work], samples: int = SAMPLES) -> Iterator[dict]:
                     torch.cuda.synchronize()
                 with _timer(look, PERIOD, PERIOD) if k >= WARMUP else contextlib.nullcontext():
                     optimizer.step()
+            seen = Counter(f"{Path(code.co_filename).stem}.{code.co_qualname}" for code in codes)
             found = {name: count / seen.total() for name, count in seen.most_common(MOST)}
             yield {"workload": work.name, "implementation": subject.name, "samples": seen.total(), "shares": found}
 

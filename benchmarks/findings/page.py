@@ -27,7 +27,7 @@ def _parts(version: str) -> list[int]:
 
 def with_findings(page: str) -> str:
     """docs/findings.md."""
-    heads = ["library", "optimizers", "no difference", "differences", "not taken"]
+    heads = ["library", "optimizers", "no difference", "differences", "not checked"]
     page = with_section(page, "libraries", figures(heads, libraries()))
     page = with_section(page, "explained", "\n".join(explained()))
     page = with_section(page, "changes", "\n".join(changed()))
@@ -41,8 +41,7 @@ def libraries() -> Iterator[list[str]]:
         for row in report["rows"]:
             by_library.setdefault(row["library"], Counter())[_outcome(row)] += 1
         for library, counts in by_library.items():
-            each = counts["right"], counts["different"], counts["not taken"]
-            yield [_heading(report, library), str(sum(counts.values())), *map(str, each)]
+            yield [_heading(report, library), str(counts.total()), *(str(counts[x]) for x in OUTCOMES)]
 
 
 def _heading(report: Record, library: str) -> str:
@@ -52,7 +51,7 @@ def _heading(report: Record, library: str) -> str:
 
 def _outcome(row: Mapping[str, Any]) -> str:
     if "not_taken" in row:
-        return "not taken"
+        return "not checked"
     return "different" if "error" in row or any(check["failed"] for check in row["checks"]) else "right"
 
 
@@ -90,7 +89,7 @@ def _class(subject: str) -> str:
     return re.sub("(,| on cuda| as ).*", "", subject)
 
 
-MOST = 6  # optimizers that are named with an explanation
+MOST, OUTCOMES = 6, ("right", "different", "not checked")  # optimizers that are named with an explanation; of a row
 
 
 def in_short(laws: Collection[str]) -> str:
@@ -155,7 +154,7 @@ def _name(subject: str) -> str:
 
 def _by_result(found: Iterable[tuple[str, str, str]]) -> Iterator[str]:
     results: dict[str, dict[str, list[str]]] = {}
-    for result, formula, name in sorted(found, key=lambda x: (x[0] != "", x[0].startswith("not taken"), x)):
+    for result, formula, name in sorted(found, key=lambda x: (x[0] != "", x[0].startswith("not checked"), x)):
         results.setdefault(result, {}).setdefault(formula, []).append(f"`{name}`")
     for result, formulas in results.items():
         each = (f"*{formula}:* " * bool(formula) + ", ".join(names) for formula, names in formulas.items())
@@ -167,7 +166,7 @@ def _said(row: Mapping[str, Any]) -> str:
         return str(row["error"])
     if "not_taken" in row:
         why = re.sub(r"\S+\(\) ", "", row["not_taken"].rpartition(" got ")[2])
-        return "not taken, " + shorten(re.sub("[|<>`]", " ", why), 64, placeholder=" ...").replace("_", r"\_")
+        return "not checked, " + shorten(re.sub("[|<>`]", " ", why), 64, placeholder=" ...").replace("_", r"\_")
     said: dict[str, list[str]] = {}  # what follows the laws, and these
     for check in row["checks"]:
         for law, failure in failures(check).items():

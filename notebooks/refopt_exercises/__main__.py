@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from . import generate, grade, report
+from . import generate, grade, report, solution
 
 
 def parser() -> argparse.ArgumentParser:
@@ -30,9 +30,14 @@ def main(arguments: list[str]) -> int:
     """Run a command; the exit status."""
     options = parser().parse_args(arguments)
     try:
+        if not solution.names():
+            raise FileNotFoundError(f"{solution.FOLDER}: expected the solutions, got none: work in a clone")
         if options.command == "write":
             generate.write()
             return 0
+        for path in filter(None, (options.csv, options.json)):  # before what takes long
+            if path.is_dir() or not path.absolute().parent.is_dir():
+                raise FileNotFoundError(f"{path}: expected a file in a folder that is there")
         learners = grade.learners(options.folder)
         grades = grade.grade(learners, options.seconds, options.jobs, sys.stderr)
         for path, written in ((options.csv, report.write_csv), (options.json, report.write_json)):
@@ -42,8 +47,8 @@ def main(arguments: list[str]) -> int:
         print(error, file=sys.stderr)
         return 2
     print(report.table(learners, grades))
-    for path in grade.others(learners):
-        print(f"{path.relative_to(options.folder)}: not graded, since it is of no exercise")
+    for line in grade.not_graded(options.folder, learners):
+        print(line)
     return 0
 
 

@@ -15,6 +15,7 @@ import importlib
 import itertools
 import linecache
 import math
+import re
 from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
@@ -58,9 +59,9 @@ REFUSED = (
 
 
 def bound(statement: ast.stmt) -> set[str]:
-    """The names that a statement defines, if it is a function, an assignment or an import."""
+    """The names that a statement defines, if it is a function, a class, an assignment or an import."""
     match statement:
-        case ast.FunctionDef():
+        case ast.FunctionDef() | ast.ClassDef():
             return {statement.name}
         case ast.Assign() | ast.AnnAssign():
             return {x.id for x in ast.walk(statement) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
@@ -90,19 +91,21 @@ def text(name: str, texts: Iterable[str]) -> str:
         texts: the code cells.
 
     Raises:
-        ValueError: no cell defines the answer.
+        ValueError: no cell defines the answer; the message has the cells that are not Python.
     """
-    own, found = given(name), []
-    for lines in map(cells.python, texts):
+    texts, own, found, unread = list(texts), given(name), [], []
+    for number, lines in enumerate(map(cells.python, texts), 1):
         try:
             body = ast.parse(lines).body
-        except SyntaxError:
+        except SyntaxError as error:
+            unread.append(f"code cell {number}, line {error.lineno}: {type(error).__name__}: {error.msg}")
             continue
         found += [(statement, lines.splitlines()) for statement in body if bound(statement) - own]
     last = {x: statement for statement, _ in found for x in bound(statement)}
     wanted = solution.answer_name(name)
     if wanted not in last:
-        raise ValueError(f"no cell defines {wanted}")
+        checked = [x for x in re.findall(r"exercise\.check\((\w+)\)", "\n".join(texts)) if x != wanted]
+        raise ValueError("; ".join([f"no cell defines {wanted}", *(f"it checks {x}" for x in checked[-1:]), *unread]))
     kept, names = [], [wanted]
     while names:
         statement = last.get(names.pop())

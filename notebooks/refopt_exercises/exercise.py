@@ -38,7 +38,7 @@ def compiled(results: dict[str, str]) -> str:
 def doubles(found: Any) -> str:
     """What is said of operations in fp64 among those of fp32."""
     lines = "\n".join(f"{witness.source(x.filename, x.line)} ({x.operands})" for x in found)
-    advice = "Python's numbers are fp64, or integers of 64 bits; np.float32(...) is not."
+    advice = "A Python number, even an integer, turns fp32 arithmetic into fp64; np.float32(...) does not."
     return f"computes in fp64, at a fraction of the speed:\n{lines}\n{advice}"
 
 

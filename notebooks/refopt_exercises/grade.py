@@ -1,10 +1,10 @@
 """Grades the notebooks of a class.
 
-Each folder in FOLDER is a learner, and its notebooks are the answers; notebooks in FOLDER itself are those of one
-learner. They may have any name: a notebook says itself which `Exercise` it is of. A notebook runs in a process of its
-own, in a copy of refopt and the exercises without the solutions, which only shows whether it runs. Its answer is taken
-from its file as text (`answer.text`) before any notebook runs, and judged in another process (`judge`), by the cases of
-the solution.
+Each folder in FOLDER is a learner, and its notebooks are the answers, those in its folders as well; if FOLDER has
+none, it is itself a learner. They may have any name: a notebook says itself which `Exercise` it is of. A notebook runs
+in a process of its own, in a copy of refopt and the exercises without the solutions, which only shows whether it runs.
+Its answer is taken from its file as text (`answer.text`) before any notebook runs, and judged in another process
+(`judge`), by the cases of the solution.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class Grade(NamedTuple):
     Attributes:
         learner: the name of the folder.
         exercise: the name of its solution.
-        mark: "right"; "wrong"; "broken": the notebook cannot be read or run, or has no answer; "twice": there are two.
+        mark: "right"; "wrong"; "broken": the notebook cannot be read or run, or has no answer; "twice": there are two;
+            "none": there is none, though others have handed one in.
         reason: why it is not right; the score if it is.
         same_as: the learners whose answers are the same but for spaces and comments.
     """
@@ -164,7 +165,8 @@ def exercise_of(path: Path) -> str | None:
 def paper(learner: str, name: str, paths: list[Path]) -> Paper:
     """What a learner has handed in for an exercise."""
     if len(paths) > 1:
-        words = f"there are {len(paths)} notebooks: {', '.join(path.name for path in paths)}"
+        first = os.path.commonpath([path.parent for path in paths])
+        words = f"there are {len(paths)} notebooks: {', '.join(str(path.relative_to(first)) for path in paths)}"
         return Paper(learner, name, [], "", "", Grade(learner, name, "twice", words))
     try:
         texts = cells.of(paths[0])
@@ -179,24 +181,37 @@ def _key(source: str) -> str:
 
 
 def learners(folder: Path) -> dict[str, list[Path]]:
-    """The learners, with their notebooks; the folder itself is called ".".
+    """The learners, with their notebooks.
 
     Raises:
-        FileNotFoundError: there is no notebook of an exercise in the folder, or in a folder of it; or there are no
-            solutions.
+        FileNotFoundError: there is no notebook of an exercise in the folder, nor in folders of it.
     """
-    if not solution.names():
-        raise FileNotFoundError(f"{solution.FOLDER}: expected the solutions, got none: grade in a clone")
-    folders = [*sorted(x for x in folder.iterdir() if x.is_dir() and not x.name.startswith(".")), folder]
-    found = {"." if x == folder else x.name: sorted(x.glob("*.ipynb")) for x in folders}
+    folders = sorted(x for x in folder.iterdir() if x.is_dir() and not x.name.startswith("."))
+    found = {x.name: notebooks(x) for x in folders}
+    if not any(found.values()):
+        found = {folder.resolve().name: notebooks(folder)}
     if not any(exercise_of(path) for paths in found.values() for path in paths):
-        raise FileNotFoundError(f"{folder}: expected notebooks such as 01-guard-the-tail.ipynb, got none")
-    return {name: paths for name, paths in found.items() if paths or name != "."}
+        raise FileNotFoundError(f"{folder}: expected notebooks such as ada/01-guard-the-tail.ipynb, got none")
+    return found
 
 
-def others(found: dict[str, list[Path]]) -> list[Path]:
-    """The notebooks of no exercise."""
-    return [path for paths in found.values() for path in paths if exercise_of(path) is None]
+def notebooks(folder: Path) -> list[Path]:
+    """The notebooks in a folder and in folders of it, but not in hidden ones, such as Jupyter's checkpoints."""
+    found = sorted(folder.rglob("*.ipynb"))
+    return [path for path in found if not any(x.startswith(".") for x in path.relative_to(folder).parts)]
+
+
+def not_graded(folder: Path, found: dict[str, list[Path]]) -> list[str]:
+    """What is left out, and why, a line for each notebook, and for each learner without any."""
+    graded = {path for paths in found.values() for path in paths}
+    lines = []
+    for who in (who for who, paths in found.items() if not paths):
+        files = sorted(path.name for path in Path(folder, who).rglob("*") if path.is_file())
+        lines += [f"{who}: no notebook, but {', '.join(files[:3])}"] if files else []
+    lines += [f"{path.name}: not graded, since it is in no learner's folder"
+             for path in notebooks(folder) if path not in graded]
+    return lines + [f"{path.relative_to(folder)}: not graded, since it is of no exercise"
+                    for paths in found.values() for path in paths if exercise_of(path) is None]
 
 
 def papers(found: dict[str, list[Path]]) -> Iterator[Paper]:
@@ -210,14 +225,13 @@ def papers(found: dict[str, list[Path]]) -> Iterator[Paper]:
 def grade(
     found: dict[str, list[Path]], seconds: float = SECONDS, jobs: int | None = None, terminal: TextIO | None = None
 ) -> list[Grade]:
-    """The grades of a class.
+    """The grades of a class: of each learner, in each exercise that anyone has handed in.
 
     Args:
         found: the learners with their notebooks, as `learners` has them.
         seconds: that a notebook may take, and its judge.
         jobs: how many processes run at a time; as many as there are cores by default.
         terminal: where a bar is shown.
-
     """
     every = list(papers(found))
     with tempfile.TemporaryDirectory() as site, Progress(terminal, len(every)) as bar:
@@ -230,7 +244,10 @@ def grade(
                 grades[running[future]] = future.result()
                 bar.done += 1
                 bar.show(grades[running[future]].learner)
-    return _with_copies(every, grades)
+    of = {grade[:2]: grade for grade in _with_copies(every, grades)}
+    names = sorted({paper.exercise for paper in every})
+    none = "there is no notebook"
+    return [of.get((who, name), Grade(who, name, "none", none)) for who in found for name in names]
 
 
 def _graded(paper: Paper, site: str, seconds: float) -> Grade:

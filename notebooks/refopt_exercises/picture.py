@@ -9,7 +9,7 @@ from refopt import simt
 
 from .arguments import arrays
 from .verdict import wrong
-from .witness import Run
+from .witness import Run, quoted
 
 
 def picture(seen: Run, names: Iterable[str], only: Sequence[str], launch: int) -> Any:
@@ -29,6 +29,6 @@ def picture(seen: Run, names: Iterable[str], only: Sequence[str], launch: int) -
     drawn = simt.draw(seen.log, chosen or None, launch % len(launches))
     if seen.error is None:
         return drawn
-    words = f"Then it ended: {str(seen.error).splitlines()[0]}"  # an access out of bounds has no mark
+    words = f"Then it ended: {quoted(str(seen.error)).splitlines()[0]}"  # an access out of bounds has no mark
     drawn.figure.suptitle(words, fontsize=8, x=0.01, ha="left")
     return drawn._replace(alt=f"{drawn.alt} {words}.")

@@ -81,7 +81,7 @@ ADVICE = {
     "requests": "Is something loaded or stored twice that a variable could hold, or one by one what could be a vector?",
     "bytes": "Is something loaded or stored twice that a variable could hold?",
     "sectors": "Neighbouring threads should access neighbouring elements.",
-    "barriers": "A barrier is needed between a write and a read of another thread, and nowhere else.",
+    "barriers": "A barrier is needed between a write and other threads' accesses to the element, and nowhere else.",
     "conflicts": "Lanes of a warp should access different banks, or one word.",
     "copies": "What stays on the device need not be waited for.",
     "copied": "Which part does a rank need, and which does somebody else compute as well?",

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import linecache
 import re
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,11 +19,37 @@ from refopt import gpu, simt
 from .arguments import arrays, on_device
 
 PACKAGE = str(Path(refopt.__file__).parent)
+SECONDS = 20.0  # of CPU time that one run of an answer may take; a right one takes a few
+
+
+class Endless(Exception):
+    """The threads of an answer come to barriers again and again; `simt.limits` stops only those that do not."""
+
+
+@contextmanager
+def limited() -> Iterator[None]:
+    """Raise Endless in what runs for longer; in the main thread alone, and where there are timers of CPU time."""
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(*_: Any) -> None:
+        raise Endless(f"the answer ran for {SECONDS:g} s")
+
+    before = signal.signal(signal.SIGVTALRM, end)
+    signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
 LESSONS = {
     simt.OutOfBounds: "A GPU says nothing here: it reads, or overwrites, what lies behind the array.",
     simt.DataRace: "Nothing orders these two accesses: a GPU may do either of them first. Threads of a block are "
     "ordered by cuda.syncthreads(), those of a warp by cuda.syncwarp(); several threads that add to one element need "
-    "an atomic; or let a single thread write.",
+    "an atomic; or let a single thread write. In a loop, one of the two may be in the next round.",
     simt.BarrierDivergence: "All threads of a block have to come to the same barrier, those without work as well. "
     "On a GPU the block may hang, or go on with what is not there yet.",
     simt.UninitializedRead: "Shared and fresh memory has no value until some thread writes one: on a GPU it is what "
@@ -29,6 +59,7 @@ LESSONS = {
     simt.MisalignedAddress: "An access of n bytes has to begin at a multiple of n. Addresses count bytes: fp32 element "
     "i is at `p + 4 * i`.",
     simt.Deadlock: "The thread does not end: does its loop variable move?",
+    Endless: "The threads do not end: does their loop variable move?",
 }
 BLOCKS = (
     "Blocks of a launch are not ordered at all. Does this element belong to both of them? Look at where each block "
@@ -69,7 +100,8 @@ def run(
         doubles = "report" if watch else "ignore"
         with simt.observe(watch, watch, schedule, profile=watch, doubles=doubles, compile=compile) as log:
             try:
-                launch(answer, *device)
+                with limited():
+                    launch(answer, *device)
             except Exception as raised:
                 error = raised
     return Run(device, log, error)
@@ -92,7 +124,7 @@ def report(error: Exception) -> str:
         where = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
         words += where
     text = lesson(error)
-    return f"{type(error).__name__}: {_quoted(words)}" + (f"\n{text}" if text else "")
+    return f"{type(error).__name__}: {quoted(words)}" + (f"\n{text}" if text else "")
 
 
 def lesson(error: Exception) -> str:
@@ -103,6 +135,8 @@ def lesson(error: Exception) -> str:
         return SHUFFLE
     if isinstance(error, simt.BarrierDivergence) and "a warp operation" in str(error):
         return SHUFFLE
+    if isinstance(error, TypeError) and "'function' object is not subscriptable" in str(error):
+        return "What is launched as `kernel[blocks, threads](...)` needs `@cuda.jit` above it."
     return next((text for kind, text in LESSONS.items() if isinstance(error, kind)), "")
 
 
@@ -112,7 +146,7 @@ def _of_two_blocks(race: Any) -> bool:
     return None not in (one, other) and one.kernel == other.kernel and one.block != other.block
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """A report with lines of source in the place of file names, which are temporary ones in a notebook.
 
     Where a function of refopt's has made the access, the line is that of the kernel which called it.

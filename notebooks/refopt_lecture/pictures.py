@@ -73,7 +73,7 @@ def table(
 
 
 def tree(ax: Axes, leaves: int, x: float = 0.0, unit: float = 1.0, lone: str = "+ 0") -> None:
-    """How neighbours are joined, level by level; what has no neighbour is joined with 0."""
+    """Draw how neighbours are joined, level by level; a node without a neighbour is joined with 0."""
     level, y = [(x + unit * k, f"{k}") for k in range(leaves)], 0
     while True:
         for at, text in level:
@@ -135,9 +135,9 @@ def plan_tables(group: Any, block: int) -> Figure:
     table(ax, 20.5, low, np.array([[f"{x:g}" for x in row] for row in hyper]), "hyper", names,
           [row.name for row in group.routine.hypers], wide, lambda r, c: mark(c == tensor))
     y = height - 8.6
-    table(ax, 2.6, y, np.full((2, group.slots), ""), "sums: a place per tile, then per node",
+    table(ax, 2.6, y, np.full((2, group.slots), ""), "sums: an element per tile, then per node",
           [str(k) for k in range(group.slots)], ["p²", "g²"], 28 / group.slots,
-          lambda r, c: LIGHT[1] if c == nodes[node, 2] else mark(slot <= c < slot + tiles), 7)
+          lambda r, c: LIGHT[1] if c == nodes[node, 2] else mark(slot <= c < slot + tiles), 8)
     under = table(ax, 2.6, y + 5.2, nodes, "nodes", ["first", "count", "out", "arrivals", "parent"],
                   [f"node {k}" for k in range(len(nodes))], 1.75, lambda r, c: mark(r == node))
     table(ax, 13.2, y + 5.2, np.zeros((len(nodes), 1), int), "counters", (), (), wide, lambda r, c: mark(r == node))
@@ -178,8 +178,9 @@ def zoom(group: Any, block: int, warps: int, tile: int = 3, row: int = 1, lane: 
             LIGHT[tile % warps] if r == row else "white")
     spans.append((7.5 * row, 7.5 * (row + 1)))
     for k in range(64):
-        text, color = (k % 32, COLORS[1]) if k % 32 == lane else (k % 32, LIGHT[tile % warps])
-        box(ax, 4 + 30 / 64 * k, 10.2, 30 / 64, 1.4, text, color, 6)
+        color = COLORS[1] if k % 32 == lane else LIGHT[tile % warps]
+        text = k % 32 if k % 4 == 0 or k % 32 == lane else ""  # as many numbers as can be read
+        box(ax, 4 + 30 / 64 * k, 10.2, 30 / 64, 1.4, text, color, 7)
     for (left, right), y in zip(spans, (2, 5.2, 8.4), strict=True):
         for x, edge in ((left, 0), (right, 30)):
             ax.plot([4 + x, 4 + edge], [y, y + 1.8], color=LINE, lw=0.8, ls=":")

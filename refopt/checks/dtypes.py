@@ -14,6 +14,8 @@ ITEM_SIZES = SIZES | {
     "bool": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8,
 }
 
+WIDEST = 16  # bytes of the widest access of a thread of a kernel
+ACCESSES = {dtype: min(WIDEST, 4 * size) for dtype, size in ITEM_SIZES.items()}  # bytes, of four elements if they fit
 REMAINDERS = ("uint16", "int8")  # of bf16 parameters (numerics, N15)
 GROUP, CODED = 32, 36  # elements and bytes of a group of a state in 8 bits (numerics, N21)
 

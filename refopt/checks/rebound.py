@@ -7,10 +7,10 @@ import numpy as np
 
 from refopt.checks.arguments import listed, shown
 from refopt.checks.arrays import Array
-from refopt.checks.dtypes import ITEM_SIZES
+from refopt.checks.dtypes import ITEM_SIZES, WIDEST
 
-WIDEST = 16  # bytes of the widest access of kernels
 Extents = np.ndarray  # (2, n): the addresses at which each present array begins and ends, in bytes
+Moved = tuple[np.ndarray, list[Any] | None, bool, bool]  # see `Bound.moved`
 # The addresses of arrays if each is, apart from its address, like the one before; else None. The last argument is a
 # list in which the function may keep state.
 Locate = Callable[[str, Sequence[Any], Sequence[Array | None], list], list[int] | None]
@@ -55,7 +55,7 @@ class Bound:
         """Update the descriptions of moved arrays; they also replace arrays of which only addresses are known."""
         for slot in self._moved:
             rows = zip(self._arrays[slot], self.addresses[slot].tolist(), strict=True)
-            self._arrays[slot] = [array and _at(array, address) for array, address in rows]
+            self._arrays[slot] = [x if not x or x.address == place else x._replace(address=place) for x, place in rows]
             if self._slots[slot] is None:
                 self._slots[slot] = self._arrays[slot]
         self._moved.clear()
@@ -83,7 +83,7 @@ class Bound:
         """By tensor, whether an address is misaligned for the slot's dtype."""
         return (addresses & self._lower[slot]) != 0
 
-    def shifted(self, slot: str, addresses: Any) -> np.ndarray | None:
+    def _shifted(self, slot: str, addresses: Any) -> np.ndarray | None:
         """A copy of other addresses for a slot that is read, if they are int64, present and aligned as now."""
         held = self.addresses.get(slot) if isinstance(slot, str) and slot not in self._written else None
         if held is None or type(addresses) is not np.ndarray or addresses.dtype != np.int64:
@@ -93,16 +93,19 @@ class Bound:
         changes = np.bitwise_or.reduce(addresses ^ held)
         return addresses.copy() if changes > 0 and not changes & (WIDEST - 1) else None
 
-    def moved(self, where: str, slot: str, addresses: Any, arrays: Any) -> tuple[np.ndarray, list[Any] | None, bool]:
+    def moved(self, where: str, slot: str, addresses: Any, arrays: Any) -> Moved:
         """Check a caller's new arrays for a slot: their addresses, and the arrays or ``None``.
 
         Returns:
             The addresses in the form of `addresses`; the arrays as a list, ``None``, or descriptions if some were added
-            or removed and no arrays were passed; and whether some were.
+            or removed and no arrays were passed; whether some were; and whether addresses are known to have changed by
+            multiples of `WIDEST` alone.
 
         Raises:
             TypeError, ValueError: naming the argument and the index.
         """
+        if arrays is None and (shifted := self._shifted(slot, addresses)) is not None:
+            return shifted, None, False, True
         if not isinstance(slot, str) or slot not in self.addresses:
             raise TypeError(f"{where}: slot: expected one of {', '.join(self.addresses)}, got {shown(slot)}")
         places = self._places_of(f"{where}: addresses", addresses)
@@ -116,13 +119,13 @@ class Bound:
         if self.empty:
             there[self.empty] = before[self.empty] if values is None else [values[i] is not None for i in self.empty]
         if there.tobytes() != before.tobytes():
-            return places, self._stand_ins(where, slot, places, there) if values is None else values, True
+            return places, self._stand_ins(where, slot, places, there) if values is None else values, True, False
         if (wrong := self.misplaced(slot, places)).any():
             i = int(wrong.argmax())
             item, array = int(self._lower[slot][i]) + 1, self._arrays[slot][i]
             expected = f"expected an address divisible by {item}, as {array and array.dtype} needs"
             raise ValueError(f"{where}: addresses[{i}]: {expected}, got one with remainder {places[i] % item}")
-        return places, values, False
+        return places, values, False, False
 
     def _places_of(self, where: str, addresses: Any) -> np.ndarray:
         """A caller's integers in the form of `addresses`."""
@@ -165,9 +168,8 @@ class Bound:
             return True
         if not self._written.isdisjoint(moved):
             places = self.addresses | moved
-            extents = [self._extents(slot, places[slot]) for slot in places]
-            shared = extents_of(self._shared)
-            return not overlap([*extents, shared], [*(slot in self._written for slot in places), False])
+            extents = [*(self._extents(slot, places[slot]) for slot in places), extents_of(self._shared)]
+            return not overlap(extents, [*(slot in self._written for slot in places), False])
         if not self._written:
             return True
         if self._others is None:
@@ -188,10 +190,6 @@ def _nbytes(array: Array | None) -> int:
 
 def _item(array: Array | None) -> int:
     return ITEM_SIZES[array.dtype] if array and array.size else 1
-
-
-def _at(array: Array, address: int) -> Array:
-    return array if array.address == address else array._replace(address=address)
 
 
 def _within(extents: Extents, others: Extents) -> bool:

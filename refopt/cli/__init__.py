@@ -1,4 +1,4 @@
-"""The command `refopt`: its start, and its exit status in every case.
+"""Starts the command `refopt`, and returns its exit status.
 
 Each command is a module or a package, listed in `refopt.cli.commands`. NumPy and the rest are imported only after `run`
 has installed its signal handlers, so that Ctrl-C never prints a traceback.

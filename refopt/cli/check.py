@@ -52,7 +52,7 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     add("--law", **SEVERAL, choices=[*LAWS], metavar="L", help=text)
     text = f"symmetries that the optimizer claims: {', '.join(SYMMETRIES)}"
     add("--symmetry", **SEVERAL, choices=SYMMETRIES, default=[], metavar="S", help=text)
-    add("--states", choices=[FEW_BITS], metavar="S", help=f"{FEW_BITS}: states are in few bits")
+    add("--states", choices=[FEW_BITS], metavar="S", help=f"{FEW_BITS}: the step keeps its states in 8 bits")
     add("--tolerance", type=float, metavar="T", help="relative tolerance between runs; default measured")
     text = "laws of which more than a fifth of the cases may be skipped"
     add("--allow-skips", **SEVERAL, choices=[*LAWS], default=[], metavar="L", help=text)

@@ -17,14 +17,14 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     command = commands.add_parser(
         "show",
         help="print the files of a routine's kernels",
-        description="Print what a GPU runs for a routine: its arrays, choices and launches, then the files of its "
-        "kernels as they are, in calling order: the kernel, its rule, and the loads, stores and sums that it calls.",
+        description="Print the code that a GPU runs for a routine: arrays, choices and launches, then the source files "
+        "of its kernels, in calling order: the kernel, its rule, and the loads, stores and sums that it calls.",
         epilog="Exit status: 0, 2 for arguments or files that cannot be used, 3 if the command itself fails; 130, 141 "
         "and 143 for Ctrl-C, a closed pipe and SIGTERM.",
     )
     add = command.add_argument
     add("routine", choices=list(KNOWN), metavar="ROUTINE", help=", ".join(KNOWN))
-    kinds = "amp: fp32 masters; +16, +8: remainders; -8: states in 8 bits, stochastic as in sr"
+    kinds = "amp: fp32 masters; +16, +8: remainders; -8: states in 8 bits; -8, sr: stochastic rounding"
     text = f"{', '.join(DTYPES)}; default fp32. {kinds}"
     add("--dtype", choices=list(DTYPES), default="fp32", metavar="D", help=text)
     add("--form", metavar="F", help="one of the routine's forms; default the one that plans use")
@@ -32,10 +32,10 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     add("--set", dest="choices", **PAIRS, help=text)
     text = "optional states to include, such as moment2_max"
     add("--state", **SEVERAL, default=[], metavar="NAME", help=text)
-    text = "the kernels of Hopper where it has its own: Muon's products of large matrices"
+    text = "Hopper's own kernels, where there are any: Muon's products of large matrices"
     add("--hopper", action="store_true", help=text)
     add("--ptx", action="store_true", help="print the compiler's PTX instead; needs no GPU")
-    add("--out", metavar="FILE", help="write it to a file")
+    add("--out", metavar="FILE", help="write to a file")
     return command
 
 

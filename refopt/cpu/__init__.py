@@ -1,4 +1,4 @@
-"""The reference: every routine in plain NumPy, written to be read and believed.
+"""The reference: every routine in plain NumPy, written to be read.
 
     >>> import numpy as np
     >>> from refopt import cpu

@@ -12,7 +12,7 @@ import numpy as np
 from refopt import checks
 from refopt.checks import Array
 from refopt.checks.arguments import rounded
-from refopt.checks.dtypes import ITEM_SIZES, SIZES
+from refopt.checks.dtypes import ACCESSES, ITEM_SIZES
 from refopt.gpu import tables, words
 from refopt.gpu.arrays import describer, device_of_lists
 from refopt.gpu.exclusive import Exclusive, in_turn
@@ -157,7 +157,7 @@ class CastPlan(Exclusive):
             chunks = tables.build(sizes, [False] * len(sizes), CHUNK_KILOBYTES).chunks
             args = addresses, machine.to_device(chunks)
             return machine.prepare(words.merged_move, len(chunks), words.BOUNDS[0], args)
-        aligned = [all(x.address % min(16, 4 * SIZES[x.dtype]) == 0 for x in pair) for pair in group]
+        aligned = [all(x.address % ACCESSES[x.dtype] == 0 for x in pair) for pair in group]
         chunks = tables.build(sizes, aligned, CHUNK_TILES).chunks
         at, dtype = self._scale_of(checks.cast_type(source, target)) if scaled else (0, "")
         cast = caster(source, target, dtype)

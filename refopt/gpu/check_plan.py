@@ -130,14 +130,11 @@ class GradientCheck(Exclusive):
         Raises:
             TypeError, ValueError: the message names the index; nothing has been modified then.
         """
-        if arrays is None and (shifted := self._bound.shifted("grads", addresses)) is not None:
-            self._exchange(shifted, None, aligned=True)
-            return
-        places, values, come_or_gone = self._bound.moved(f"{NAME}: move", "grads", addresses, arrays)
+        places, values, come_or_gone, shifted = self._bound.moved(f"{NAME}: move", "grads", addresses, arrays)
         if come_or_gone:
             self._exchange_checked(values)
         else:
-            self._exchange(places, values)
+            self._exchange(places, values, aligned=shifted)
 
     def _exchange_checked(self, grads: Any) -> None:
         """Exchange the gradients after a check of each; some may have appeared or disappeared."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from refopt.checks import Array
-from refopt.checks.dtypes import SIZES
+from refopt.checks.dtypes import ACCESSES
 from refopt.gpu import tables, vectors
 from refopt.gpu.address_table import AddressTable
 from refopt.gpu.instructions import sqrt
@@ -127,10 +127,9 @@ class Pass:
         self, machine: Device, dtype: str, pairs: list[tuple[int, Array]], real: Any, roots: Any, odd_ones: Any
     ) -> None:
         places, arrays = zip(*pairs, strict=True)
-        unit = min(16, 4 * SIZES[dtype])
         self._places = np.array(places, np.int64)
         addresses = np.array([array.address for array in arrays], np.int64)
-        self.table = AddressTable(machine, addresses, np.full(len(arrays), unit, np.int64))
+        self.table = AddressTable(machine, addresses, np.full(len(arrays), ACCESSES[dtype], np.int64))
         host = tables.build([array.size for array in arrays], self.table.aligned, tables.tiles_per_chunk(CHUNK_ITEM))
         args = (
             self.table.array,

@@ -8,7 +8,7 @@ import numpy as np
 from refopt.catalog import Routine
 from refopt.checks import Array
 from refopt.checks.arguments import rounded
-from refopt.checks.dtypes import ITEM_SIZES, SIZES, arithmetic
+from refopt.checks.dtypes import ACCESSES, SIZES, arithmetic
 from refopt.gpu import tables
 from refopt.gpu.address_table import AddressTable
 from refopt.gpu.runtime import Device
@@ -61,7 +61,7 @@ class Group:
 def _units_of_access(routine: Routine, columns: list[list[Array | None]]) -> np.ndarray:
     """By slot and tensor, the bytes that a thread accesses at a time: four elements, but at most 16 bytes."""
     rows = zip(routine.slots, columns, strict=True)
-    units = [[min(16, 4 * ITEM_SIZES[a.dtype]) if a and slot.like_param else 1 for a in row] for slot, row in rows]
+    units = [[ACCESSES[a.dtype] if a and slot.like_param else 1 for a in row] for slot, row in rows]
     return np.array(units, np.int64)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from refopt import checks
 from refopt.catalog import ROUTINES, Routine
-from refopt.checks.dtypes import ITEM_SIZES, arithmetic
+from refopt.checks.dtypes import ACCESSES, arithmetic
 from refopt.cpu.lazy import check_lazy, check_range, has_scalars_by_row, lazy_row, parted, sparse
 from refopt.gpu import lazy
 from refopt.gpu.arrays import describer
@@ -61,7 +61,7 @@ class Group:
             self._host[:-1, n] = [x.address if (x := call.arrays[name][i]) else 0 for i in self._members]
         indices = [x for i in self._members if (x := call.arrays["indices"][i])]
         own[INDICES, :-1], own[START, 1:] = [x.address for x in indices], np.cumsum([x.size for x in indices])
-        units = [min(16, 4 * ITEM_SIZES[dtype]) if dtype and slot.like_param else 1
+        units = [ACCESSES[dtype] if dtype and slot.like_param else 1
                  for slot, dtype in zip(self._row.slots, self._dtypes, strict=True)]
         own[ALIGNED] = (self._host[:, :count] % units == 0).all(1) & (own[COLUMNS] % 4 == 0)
         return int(own[START, -1])

@@ -41,7 +41,7 @@ import numpy as np
 from refopt.checks import Array
 from refopt.checks.arguments import chosen, flag, listed, whole
 from refopt.checks.arrays import check_like
-from refopt.checks.dtypes import SIZES
+from refopt.checks.dtypes import ACCESSES, SIZES
 from refopt.cpu.reduce import TILE
 from refopt.gpu import rows as rows_of_warps
 from refopt.gpu import tables
@@ -94,7 +94,7 @@ class Table:
             raise ValueError(f"Table: tiles: expected a power of two, got {tiles}")
         rows = _described(lists, describer(machine.name))
         addresses = np.array([[x.address for x in row] for row in rows], np.int64)
-        units = np.array([[min(16, 4 * SIZES[x.dtype]) for x in row] for row in rows])  # bytes, of a full access
+        units = np.array([[ACCESSES[x.dtype] for x in row] for row in rows])
         aligned = (addresses % units == 0).all(0).tolist()
         host = tables.build([x.size for x in rows[0]], aligned, tiles)
         self.addresses, self.chunks, self.nodes = map(machine.to_device, (addresses, host.chunks, host.nodes))

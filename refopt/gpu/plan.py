@@ -186,17 +186,14 @@ class Plan(Numbered):
         Raises:
             TypeError, ValueError: the message names the index; nothing has been modified then.
         """
-        bound = self._bound
-        if arrays is None and (shifted := bound.shifted(slot, addresses)) is not None:
-            self._exchange(self._call, bound, {slot: shifted}, {slot: None}, aligned=True)
-            return
-        places, values, come_or_gone = bound.moved(f"{self.routine.merged_name}: move", slot, addresses, arrays)
+        bound, where = self._bound, f"{self.routine.merged_name}: move"
+        places, values, come_or_gone, shifted = bound.moved(where, slot, addresses, arrays)
         if come_or_gone:
             self._exchange_checked({slot: values})
-        elif places.tobytes() == bound.addresses[slot].tobytes():
-            bound.exchange(slot, values, places)
+        elif shifted or places.tobytes() != bound.addresses[slot].tobytes():
+            self._exchange(self._call, bound, {slot: places}, {slot: values}, aligned=shifted)
         else:
-            self._exchange(self._call, bound, {slot: places}, {slot: values})
+            bound.exchange(slot, values, places)
 
     def _bound_to(self, call: checks.Call) -> checks.Bound:
         name, shared = self.routine.merged_name, call.shared.values()

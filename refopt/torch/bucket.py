@@ -87,13 +87,14 @@ class Bucket:
         self._watched = Watched(self.params, form)
         self._compared = not (lazy or self._sharded)  # with the gradients, in one pass
         steady = self._watched.steady if self._compared else None
-        instead = "; sparse='rows' takes sparse ones" * (self._formula.routine in LAZY)
-        self.gradients: Any = (Rows if lazy else Gradients)(
-            self.params, lambda i: f"{members[i].label}: grad", form, steady, instead)
+        self._labels = [member.label for member in members]
+        grads = [f"{label}: grad" for label in self._labels]
+        self.gradients: Any = Rows(self.params, grads) if lazy else Gradients(
+            self.params, grads, form, steady, "; sparse='rows' takes sparse ones" * (self._formula.routine in LAZY))
         self._states = [completed(m.label, m.param, m.state, formulas[m.group]) for m in members]
         self._check_apart()
         self.masters = Masters(self.params, [kept.get(MASTER) for kept in self._states], form)
-        held, self._labels = [member.state for member in members], [member.label for member in members]
+        held = [member.state for member in members]
         begun = [any(state.get(key) is not None for key in self._formula.states.values()) for state in held]
         self.steps = Steps(whole(self._labels, numbers_of(held, "step", 0).tolist() if self._formula.counts else begun))
         self._skipped = torch.zeros(1, dtype=torch.float64, device=self.params[0].device)

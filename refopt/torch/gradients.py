@@ -1,6 +1,6 @@
 """The gradients of a bucket's parameters: their addresses, and what has changed since the last step."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,13 +24,13 @@ class Gradients:
         kind: the dtype of each, ``None`` if there is none: one plan can read all gradients of one kind.
     """
 
-    def __init__(self, params: Sequence[Any], label: Callable, form: Any, steady: Any, instead: str) -> None:
+    def __init__(self, params: Sequence[Any], labels: Sequence[str], form: Any, steady: Any, instead: str) -> None:
         """Read the gradients of some parameters.
 
-        ``label`` returns the name of one's gradient in errors, by number; ``instead`` follows in that of a sparse one.
+        ``labels`` are the names of the gradients in errors; ``instead`` follows that of a sparse one.
         ``form`` is that of `refopt.torch.host`, and ``steady``, if given, tells whether the parameters are as planned.
         """
-        self._owners, self._params, self._label = list(params), [local(param) for param in params], label
+        self._owners, self._params, self._labels = list(params), [local(param) for param in params], labels
         self._instead = instead
         self._sharded, self._steady = any(map(is_dtensor, params)), steady
         self._reader = form.Reader(self._owners, steady)
@@ -109,8 +109,8 @@ class Gradients:
     def _check(self, i: int, grad: Tensor) -> None:
         if because := unusable(grad):
             kind = TypeError if grad.layout is torch.strided else RuntimeError  # which PyTorch raises for sparse ones
-            raise kind(f"{self._label(i)}: {because}{self._instead * grad.is_sparse}")
-        require_alike(self._label(i), grad, self._params[i])
+            raise kind(f"{self._labels[i]}: {because}{self._instead * grad.is_sparse}")
+        require_alike(self._labels[i], grad, self._params[i])
 
 
 class Rows:
@@ -121,9 +121,9 @@ class Rows:
         present: whether each parameter has one.
     """
 
-    def __init__(self, params: Sequence[Tensor], label: Callable[[int], str], *_: Any) -> None:
-        """Read the gradients of some parameters; ``label`` returns the name of one's gradient in errors."""
-        self._params, self._label = params, label
+    def __init__(self, params: Sequence[Tensor], labels: Sequence[str]) -> None:
+        """Read the gradients of some parameters; ``labels`` are the names of the gradients in errors."""
+        self._params, self._labels = params, labels
         self.compare()
 
     def compare(self) -> bool:
@@ -149,13 +149,13 @@ class Rows:
 
     def _parts(self, i: int, param: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
         if grad.sparse_dim() != 1:
-            raise RuntimeError(f"{self._label(i)}: expected one sparse dimension, got {grad.sparse_dim()}")
-        require_alike(self._label(i), grad, param)
+            raise RuntimeError(f"{self._labels[i]}: expected one sparse dimension, got {grad.sparse_dim()}")
+        require_alike(self._labels[i], grad, param)
         rows, values = (x.detach().resolve_neg().contiguous() for x in (grad._indices()[0], grad._values()))
         if not grad.is_cuda:  # PyTorch could not add to a sparse gradient whose memory NumPy has shared
             rows, values = rows.clone(), values.clone()
         if because := unusable(values):
-            raise TypeError(f"{self._label(i)}: {because}")
+            raise TypeError(f"{self._labels[i]}: {because}")
         if not rows.is_cuda and (wrong := rows[(rows < 0) | (rows >= len(param))]).numel():  # a GPU leaves it out
-            raise ValueError(f"{self._label(i)}: expected rows from 0 to {len(param) - 1}, got {wrong[0]}")
+            raise ValueError(f"{self._labels[i]}: expected rows from 0 to {len(param) - 1}, got {wrong[0]}")
         return rows, values

@@ -41,7 +41,7 @@ def sgd(x, g, lr, l2_decay, maximize):
 
 
 def momentum(x, g, velocities, lr, mu, l2_decay, dampening, use_nesterov, maximize):
-    """Polyak 1964; Nesterov's momentum as Sutskever et al. 2013, section 2; lr as in Paddle, dampening in PyTorch."""
+    """Polyak 1964; Nesterov's as in Sutskever et al. 2013, section 2; lr as in Paddle, dampening as in PyTorch."""
     gradient = l2_decay * x + uphill(g, maximize)
     velocity = velocities * mu + gradient * (1 - dampening)
     ahead = velocity * mu + gradient if use_nesterov else velocity
@@ -49,7 +49,7 @@ def momentum(x, g, velocities, lr, mu, l2_decay, dampening, use_nesterov, maximi
 
 
 def lars_momentum(x, param, g, velocities, lr, mu, lars_coeff, lars_weight_decay, epsilon, adapt, norm_of):
-    """You, Gitman and Ginsburg 2017, Algorithm 1; where it adapts, epsilon and norms as in Paddle's operator."""
+    """You, Gitman and Ginsburg 2017, Algorithm 1; conditions for adapting, epsilon, norms as in Paddle's operator."""
     weights, gradients = norm(x if norm_of == "master" else param), norm(g)
     adapts = {"norms": weights > 0 and gradients > 0, "decay": lars_weight_decay > 0,
               "decay_and_norms": lars_weight_decay > 0 and weights > 0 and gradients > 0}
@@ -115,7 +115,7 @@ def lion(x, g, moment, lr, beta1, beta2, coeff):
 
 
 def adadelta(x, g, avg_squared_grad, avg_squared_update, lr, rho, epsilon, weight_decay, decay, maximize):
-    """Zeiler 2012, Algorithm 1: a root mean square over another; lr is Paddle's and PyTorch's, 1 in the paper."""
+    """Zeiler 2012, Algorithm 1: one root mean square over another; lr is Paddle's and PyTorch's, 1 in the paper."""
     x, g = decayed(x, g, lr, weight_decay, decay, maximize)
     squares = average(avg_squared_grad, g * g, rho)
     update = sqrt(avg_squared_update + epsilon) / sqrt(squares + epsilon) * g
@@ -147,7 +147,7 @@ def nadam(t, x, g, moment1, moment2, lr, beta1, beta2, epsilon, decay_base, weig
 
 
 def radam(t, x, g, moment1, moment2, lr, beta1, beta2, epsilon, weight_decay, decay, maximize):
-    """Liu et al. 2020, Algorithm 2, with PyTorch's epsilon and threshold, 5 for the paper's 4."""
+    """Liu et al. 2020, Algorithm 2, with PyTorch's epsilon and threshold (5; the paper has 4)."""
     x, g = decayed(x, g, lr, weight_decay, decay, maximize)
     longest = 2 / (1 - beta2) - 1
 
@@ -165,7 +165,7 @@ def radam(t, x, g, moment1, moment2, lr, beta1, beta2, epsilon, weight_decay, de
 
 
 def lamb(t, x, g, moment1, moment2, new_moment1, new_moment2, lr, beta1, beta2, epsilon, weight_decay, always_adapt):
-    """You et al. 2020, Algorithm 2, of moments as they are stored; where it adapts, as in Paddle's operator."""
+    """You et al. 2020, Algorithm 2, of the moments as stored; the conditions for adapting as in Paddle's operator."""
     m_hat, v_hat = new_moment1 / (1 - beta1**t), new_moment2 / (1 - beta2**t)
     direction = weight_decay * x + m_hat / (epsilon + sqrt(v_hat))
     weights, length = norm(x), norm(direction)
@@ -177,7 +177,7 @@ def lamb(t, x, g, moment1, moment2, new_moment1, new_moment2, lr, beta1, beta2, 
 
 
 def novograd(x, g, moment, second_moment, lr, beta1, beta2, epsilon, weight_decay, grad_averaging):
-    """Ginsburg et al. 2019, Algorithm 1; the first gradient that is not 0, and averaging, as in NVIDIA's Jasper."""
+    """Ginsburg et al. 2019, Algorithm 1; the first nonzero gradient and averaging as in NVIDIA's Jasper."""
     squared = total(g * g)
     v = average(second_moment, squared, beta2) if second_moment > 0 else squared
     direction = weight_decay * x + g / (epsilon + sqrt(v))

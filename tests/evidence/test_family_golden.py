@@ -1,4 +1,4 @@
-"""Results recorded from PaddlePaddle 3.3.1: somebody else's formulae, not ours."""
+"""Results recorded from PaddlePaddle 3.3.1: independent formulas."""
 
 import contextlib
 import importlib

@@ -1,4 +1,4 @@
-"""Stochastic rounding: means over many seeds, which are what is rounded."""
+"""Stochastic rounding: means over many seeds, which approach the number that is rounded."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""PyTorch's optimizers on the CPU: somebody else's code, some steps long, within a bound on what rounding may do.
+"""PyTorch's optimizers on the CPU: independent code, several steps long, within a bound on rounding errors.
 
 The truth is the rule of `refopt.cpu` itself, evaluated on the numbers of `refopt.oracle.bound.bounded`, from the first
 step to the last: each has a running bound on how far a rounded evaluation may be off. Both sides start from the same

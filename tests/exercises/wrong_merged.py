@@ -7,22 +7,12 @@ for i in range(4 * cuda.grid(1), fours, 4 * cuda.gridsize(1)):
 """
 TAIL = "store_float32(p + 4 * i, load_float32(p + 4 * i) - lr * load_float32(g + 4 * i))"
 GATED = "if i < p.size and found_inf[0] == 0:\n    new = mu * v[i] + g[i]\n    v[i] = new\n    p[i] = p[i] - lr * new"
+LION = "return p * keep - lr * sign, beta2 * m + rest2 * g"
 FIND = "if i < g.size and g[i] - g[i] != ZERO:\n    cuda.atomic.max(found_inf, 0, 1)"
-TREES = """
-half = 32
-while half > 0:
-    cuda.syncthreads()
-    if t < half:
-        shared[0, t] += shared[0, t + half]
-        shared[1, t] += shared[1, t + half]
-    half //= 2
-"""
-RATE = """
-of_p, of_g = sqrt(shared[0, 0]), sqrt(shared[1, 0])
-rate = lr
-if of_p > ZERO and of_g > ZERO:
-    rate = lr * (coeff * of_p / of_g)
-"""
+TREES = ("\nhalf = 32\nwhile half > 0:\n    cuda.syncthreads()\n    if t < half:\n"
+         "        shared[0, t] += shared[0, t + half]\n        shared[1, t] += shared[1, t + half]\n    half //= 2\n")
+RATE = ("\nof_p, of_g = sqrt(shared[0, 0]), sqrt(shared[1, 0])\nrate = lr\nif of_p > ZERO and of_g > ZERO:\n"
+        "    rate = lr * (coeff * of_p / of_g)\n")
 
 WRONG = {
     "11_sixteen_bytes_at_a_time": {
@@ -38,9 +28,8 @@ WRONG = {
                    "70 of 70 elements of p differ")},
     "15_norms_and_a_step": {
         "nearly": ([f"{TREES}cuda.syncthreads(){RATE}".replace(" and of_g > ZERO", "")], "a gradient of 0", "got nan")},
-    "16_lion_as_a_rule": {"nearly": (["c = beta1 * m + rest1 * g\nsign = ONE if c > ZERO else -ONE\n"
-                                      "return p * keep - lr * sign, beta2 * m + rest2 * g"], "nothing to blend",
-                                     "elements of params[0] differ"),
-                          "slow": (["c = beta1 * m + rest1 * g\nsign = 1 if c > ZERO else (-1 if c < ZERO else c)\n"
-                                    "return p * keep - lr * sign, beta2 * m + rest2 * g"], "computes in fp64",
-                                   "np.float32(...) is not")}}
+    "16_lion_as_a_rule": {
+        "nearly": ([f"c = beta1 * m + rest1 * g\nsign = ONE if c > ZERO else -ONE\n{LION}"], "nothing to blend",
+                   "elements of params[0] differ"),
+        "slow": ([f"c = beta1 * m + rest1 * g\nsign = 1 if c > ZERO else (-1 if c < ZERO else c)\n{LION}"],
+                 "computes in fp64", "np.float32(...) does not")}}

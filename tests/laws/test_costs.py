@@ -20,8 +20,8 @@ REMAINDERS = st.sampled_from(remainders()[::2])
 
 @forms_of_families
 @few(3, data=st.data())
-def test_launches_are_as_many_as_the_catalogue_says(executor, routine, form, data):
-    """In each step; for a list without elements there are none, merged one or two for each signature of dtypes."""
+def test_launches_match_the_catalogue(executor, routine, form, data):
+    """In each step: none for a list without elements, otherwise one or two per dtype signature if merged."""
     case = data.draw(cases(routine, kinds=KINDS, large=False))
     step = PlacedCase(executor, case).plan(form)
     for hyper in case.steps:
@@ -37,7 +37,7 @@ IN_LARS = {"separate": 5, "cooperative": 2, "two_launches": 4, "carried_norm": 4
 
 @of(pairs(LARS))
 def test_launches_in_figures(executor, routine, form):
-    """Six tensors, one of them empty, of two dtype signatures."""
+    """Six tensors, one of them empty, with two dtype signatures."""
     one, other = make(routine, [5, 0, 7], SIGNATURES[0]), make(routine, [3, 1, 1], SIGNATURES[2])
     case = one.replace(**{name: values + other.slots[name] for name, values in one.lists().items()})
     placed = PlacedCase(executor, case)
@@ -48,8 +48,8 @@ def test_launches_in_figures(executor, routine, form):
 
 @forms_of_families
 @few(3, data=st.data())
-def test_bytes_are_as_many_as_the_catalogue_says(executor, routine, form, data):
-    """A step reads and writes of every array what the catalogue says, to the byte; the first carries no norm yet."""
+def test_bytes_match_the_catalogue(executor, routine, form, data):
+    """A step reads and writes exactly the catalogue's bytes of every array; the first has no carried norm."""
     case = data.draw(cases(routine, 1, 3, KINDS | REMAINDERS, large=False, rounding="nearest"))
     placed = PlacedCase(executor, case, data.draw(places(routine)))
     step, specs = placed.plan(form), case.specs()
@@ -109,7 +109,7 @@ WATCHED = [pytest.param(*row, marks=[pytest.mark.slow] * (is_shared(*row))) for 
        choice=st.integers(0, 1), found=st.sampled_from([None, 0.0, 1.0]), order=st.sampled_from(["forward", "random"]))
 @example([2100, 0, 1, 300], 1, ("float32", "float32", "float32", None), 0, 1.0, "random")
 def test_nothing_races_and_nothing_is_out_of_bounds(executor, routine, form, sizes, shift, kind, choice, found, order):
-    """Steps watched, taken and skipped: no data race, no access outside an array, no shared memory read unwritten.
+    """In watched steps, taken and skipped: no data race, access outside an array, or read of unwritten shared memory.
 
     Every block of a cooperative launch comes to the barrier or none does; one thread of a tensor writes its scalars.
     """

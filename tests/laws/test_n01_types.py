@@ -47,7 +47,7 @@ def stored(left, case):
 @both_sides
 @few(4, data=st.data())
 def test_a_step_widens_what_it_loads_and_rounds_once_what_it_stores(machine, routine, form, data):
-    """It leaves what arrays of their values in the arithmetic type leave, rounded; of a master or a remainder, exact.
+    """A step gives the rounded result of a step on arrays of the arithmetic type; exact with a master or a remainder.
 
     A routine with norms may read states again as it has stored them, so its states are wide, and its norm the master's.
     """
@@ -60,7 +60,7 @@ def test_a_step_widens_what_it_loads_and_rounds_once_what_it_stores(machine, rou
 @routines
 @few(4, count=st.integers(1, 5), data=st.data())
 def test_a_gradient_wider_than_the_arithmetic_is_refused(machine, routine, count, data):
-    """As are states of neither the parameter's nor the arithmetic's dtype; and no byte is changed then."""
+    """So are states of neither the parameter's nor the arithmetic dtype; nothing is modified."""
     case, wrong = make(routine, [4] * count), data.draw(st.integers(0, count - 1))
     for slot in ("grads", *(name for name in routine.states if case.slots[name])):
         wide = [x.astype(np.float64) if i == wrong else x for i, x in enumerate(case.slots[slot])]

@@ -42,7 +42,7 @@ def with_numbers(case, change):
 @both_sides
 @few(4, data=st.data())
 def test_a_number_is_rounded_once_to_the_type_of_each_tensor(machine, routine, form, data):
-    """In a list of any dtypes, fp32 tensors have the bits of rounded numbers, fp64 ones of the numbers; -0 is +0."""
+    """In a list of several dtypes, fp32 tensors use the rounded numbers, fp64 tensors the numbers; -0 counts as +0."""
     case = with_numbers(data.draw(cases(routine, 0, 4, KINDS, 1, large=False)), beside)
     got = implementation(form, machine)(case)
     for i, p in enumerate(case.params):
@@ -74,7 +74,7 @@ def averages(routine):
 @of(pairs(AVERAGING, "reference"))
 @given(beta=st.floats(0.5, 1 - 2.0**-24))
 def test_one_minus_beta_is_one_subtraction_of_the_rounded_beta(machine, routine, form, beta):
-    """A gradient of 1 leaves it in averages of 0. Formed in double and rounded it would be another number."""
+    """A gradient of 1 leaves it in averages of 0; subtracted in double and then rounded, it would differ."""
     left = implementation(form, machine)(first_averages(routine, "float32", beta))
     assert averages(routine)
     assert_same({name: [np.full(1, 1 - np.float32(beta))] for name in averages(routine)}, left, "N2")
@@ -86,7 +86,7 @@ FORBIDDEN = st.one_of(st.floats(max_value=-(2.0**-149)), st.sampled_from([np.nan
 @routines
 @few(4, value=FORBIDDEN, count=st.integers(2, 4))
 def test_numbers_out_of_range_are_refused(machine, routine, value, count):
-    """Below their bound, not finite, or rounded to what they may not be; and no byte is changed then."""
+    """Numbers below their bound, not finite, or rounded to a forbidden value; nothing is modified."""
     case = make(routine, [4] * count)
     for hyper in routine.hypers:
         name, bound = hyper.name, "above 0" if hyper.positive else "at least 0"

@@ -36,7 +36,7 @@ FORMS = [pytest.param((*key, form), marks=[pytest.mark.slow] * (not often(ROUTIN
 entries = pytest.mark.parametrize("key", ENTRIES, ids=", ".join)
 
 
-def test_every_routine_has_bits_written_once():
+def test_every_routine_has_frozen_bits():
     """If this fails, run python tests/frozen/generate.py."""
     assert {routine for routine, _ in ENTRIES} == ROUTINES.keys()
 
@@ -47,15 +47,15 @@ def load(key):
 
 @pytest.mark.clause("N3")
 @entries
-def test_the_reference_has_the_bits_written_once(key):
-    """The reference gives the bits of tests/frozen, which are written once for each version of a routine."""
+def test_the_reference_has_its_frozen_bits(key):
+    """The reference reproduces tests/frozen, which are written once per version of a routine."""
     case, expected = load(key)
     assert_same(expected, reference(case), "frozen bits")
 
 
 @pytest.mark.clause("N3", "N4")
 @pytest.mark.parametrize("key", FORMS, ids=", ".join)
-def test_the_kernels_have_the_bits_written_once(machine, key):
+def test_the_kernels_have_their_frozen_bits(machine, key):
     """So do the kernels of each form."""
     case, expected = load(key[:2])
     assert_same(expected, kernels(key[2], machine)(case), "frozen bits")
@@ -63,8 +63,8 @@ def test_the_kernels_have_the_bits_written_once(machine, key):
 
 @pytest.mark.parametrize("key", [pytest.param(key, marks=[pytest.mark.slow] * (key not in FIRST)) for key in ENTRIES],
                          ids=", ".join)
-def test_every_bit_that_was_written_counts(key):
-    """Every word of the file counts; make test looks at one entry of each routine."""
+def test_every_frozen_bit_counts(key):
+    """Changing any word of the file fails; `make test` tries one entry per routine."""
     case, expected = load(key)
     for arrays in expected.values():
         last = next(array for array in reversed(arrays) if array.size)
@@ -102,7 +102,7 @@ for name in ("add", "sub", "mul", "truediv", "neg", "abs", "gt", "lt", "eq"):
 @each(*ELEMENTWISE)
 @given(data=st.data())
 def test_each_operator_is_rounded_once_in_the_order_of_the_rule(routine, data):
-    """The reference has the bits of the rule applied to one element at a time, to numbers that round as IEEE says."""
+    """The reference equals the rule, applied to one element at a time by numbers that round as IEEE prescribes."""
     kinds = st.just(("float32",) * 3 + (None,))
     case = data.draw(cases(routine, 1, 2, kinds, 1, rounding="nearest"))
     left, choices = reference(case), {name: x for name, x in case.choices.items() if name != "rounding"}

@@ -27,8 +27,8 @@ ANY_LIST = [pytest.param(*row, marks=[pytest.mark.slow] * (
 @pytest.mark.clause("N3", "N6", "N8", "N9", "N11", "N15", "N16")
 @of(ANY_LIST)
 @few(2, least=8, data=st.data())
-def test_any_list_of_tensors_has_the_bits_of_the_reference(machine, routine, form, data):
-    """Of any kinds, sizes and numbers, wherever they lie in memory, in steps that are taken and skipped.
+def test_any_list_of_tensors_matches_the_reference(machine, routine, form, data):
+    """For any dtypes, sizes and numbers, at any addresses, in taken and skipped steps.
 
     Nothing beside the arrays is written. A tensor without a gradient stays as it is, and so does all of a skipped step.
     """
@@ -45,7 +45,7 @@ def test_any_list_of_tensors_has_the_bits_of_the_reference(machine, routine, for
 @of([pytest.param(routine, routine.merged_form, marks=[pytest.mark.slow] * (routine not in CARRYING[:1]))
      for routine in ALL])
 def test_the_cases_for_other_implementations_hold_when_merged(machine, routine, form):
-    """Those of `refopt.oracle.exact`, by the function that takes lists."""
+    """The merged function passes the cases of `refopt.oracle.exact`."""
     run = runner(merged_step(routine, form, machine))
     # On the executor a case gives the same each time; laws that run it again need not.
     check_run(routine, cache(run) if machine.name == "executor" else run)
@@ -59,8 +59,8 @@ def test_the_cases_for_other_implementations_hold_when_merged(machine, routine, 
 @example([0, 1])
 @example([1, 0, 1])
 @example([5, 0, 0, 3])
-def test_tensors_without_elements_stand_anywhere(machine, routine, form, lengths):
-    """Also at the end of a list: [1, 0] has broken four libraries."""
+def test_tensors_without_elements_may_be_anywhere(machine, routine, form, lengths):
+    """Even at the end of a list: [1, 0] has broken four libraries."""
     laws.same_bits_as_reference(kernels(form, machine), make(routine, lengths, steps=[step_of(routine)] * 2))
 
 
@@ -73,7 +73,7 @@ def test_tensors_without_elements_stand_anywhere(machine, routine, form, lengths
 @example([3, 1, 5], 50, [8201, 0])
 @example([1, 2, 3, 0], 88, [])
 def test_any_number_of_tensors(machine, routine, form, small, times, large):
-    """There is no limit on it, such as 60, 150 and 200 in Paddle, or 320 elsewhere; many small ones, a few large ones.
+    """There is no limit such as Paddle's 60, 150 and 200, or 320 elsewhere; many small tensors, or a few large ones.
 
     Each has its own numbers.
     """
@@ -86,7 +86,7 @@ def test_any_number_of_tensors(machine, routine, form, small, times, large):
 @routines
 @few(4, data=st.data())
 def test_a_tensor_alone_is_a_list_of_one(machine, routine, data):
-    """A routine of a tensor leaves the bits of the merged one of a list of one, on both sides, gated or not."""
+    """A routine of one tensor equals the merged one with a list of one, in NumPy and on a device, gated or not."""
     case = data.draw(cases(routine, 1, 1, max_steps=1, gated=True))
     assume(case.grads[0] is not None)
     expected, (numbers,) = reference(case), case.steps
@@ -101,8 +101,8 @@ def test_a_tensor_alone_is_a_list_of_one(machine, routine, data):
 
 @forms
 @few(4, data=st.data())
-def test_the_merged_function_is_a_plan_of_each_step(machine, routine, form, data):
-    """The function of `refopt.gpu` gives the bits of a plan's steps, in each form."""
+def test_the_merged_function_equals_a_plan(machine, routine, form, data):
+    """Calls of the function of `refopt.gpu` equal a plan's steps, in each form."""
     case = data.draw(cases(routine, most=4, kinds=KINDS, large=False))
     assert_same(reference(case), runner(merged_step(routine, form, machine))(case), "N4")
 
@@ -110,8 +110,8 @@ def test_the_merged_function_is_a_plan_of_each_step(machine, routine, form, data
 @of_merged([row for row in pairs(ALL) if row[0].forms[row[1]].merged])
 @few(4, size=st.integers(1, 300), shift=st.integers(1, 9), kind=storage())
 @example(260, 1, ("bfloat16", "bfloat16", "bfloat16", None))
-def test_each_slot_misaligned_alone(machine, routine, form, size, shift, kind):
-    """A tensor all of whose arrays but one are aligned, for each slot, by any number of elements."""
+def test_one_misaligned_slot(machine, routine, form, size, shift, kind):
+    """For each slot: only its array of a tensor is misaligned, by any number of elements."""
     case = make(routine, [size, 9], tuple(filter(None, kind)), optional=optional_states(routine))
     expected = reference(case)
     for slot in routine.slots:
@@ -121,8 +121,8 @@ def test_each_slot_misaligned_alone(machine, routine, form, size, shift, kind):
 
 @routines
 @given(seed=st.integers(0, 2**32 - 1))
-def test_what_may_be_negative_becomes_so(routine, seed):
-    """And nothing else does, as the catalogue says of each slot."""
+def test_signed_slots_become_negative(routine, seed):
+    """Exactly the slots that the catalogue calls signed become negative."""
     case = make(routine, [300], seed=seed, steps=[step_of(routine)] * 2, optional=optional_states(routine))
     left = reference(case)
     for slot in routine.slots:

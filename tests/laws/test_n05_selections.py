@@ -46,8 +46,8 @@ def assert_left(expected, outcome, name):
     assert_same({name: [np.array(expected, np.float32)]}, {name: outcome[name]}, "N5")
 
 
-def test_a_rule_selects_by_functions_that_laws_are_of():
-    """No rule has a selection of its own: larger and sign are all, and the comparison of a number."""
+def test_rules_select_only_by_functions_with_laws():
+    """Rules select only with `larger`, `sign` and comparisons of a number."""
     selecting = {routine.name for routine in ALL if uses(routine, "where")}
     assert selecting == {routine.name for routine in ALL if uses(routine, "larger") or takes_a_sign(routine)} != set()
 
@@ -63,8 +63,8 @@ pairs_of_numbers = st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=9)
 @each_that(lambda routine: "moment2_max" in routine.states)
 @few(4, table=pairs_of_numbers)
 @example([(1, 4), (2, 2), (NAN, 1), (1, NAN), (NAN, NAN), (INF, 1), (-0.0, 0)])
-def test_amsgrads_maximum_takes_the_old_one_where_it_is_larger(machine, routine, form, table):
-    """x if x > y else y, of the old maximum x and the second moment y: a NaN in either leaves y."""
+def test_amsgrads_maximum_takes_the_larger_moment(machine, routine, form, table):
+    """x if x > y else y, where x is the old maximum and y the second moment; if either is NaN, the result is y."""
     x, y = np.array(table, np.float32).T
     step = dict(lr=0.1, beta1=0.5, beta2=0.5)
     left = after(machine, form, routine, step, ("moment2_max",), moment2=y, moment2_max=x)
@@ -74,8 +74,8 @@ def test_amsgrads_maximum_takes_the_old_one_where_it_is_larger(machine, routine,
 @each_that(takes_a_maximum)
 @few(4, table=pairs_of_numbers)
 @example([(1, 4), (-2, 2), (NAN, 1), (1, NAN), (NAN, NAN), (-INF, 1), (-0.0, 0)])
-def test_the_maximum_takes_the_gradient_where_it_is_larger(machine, routine, form, table):
-    """x if x > y else y, of |g| and the fading norm y: a NaN in the gradient leaves y, a NaN in the norm stays."""
+def test_adamaxs_maximum_takes_the_larger(machine, routine, form, table):
+    """x if x > y else y, where x is |g| and y the decayed norm; a NaN gradient gives y, a NaN norm stays."""
     g, y = np.array(table, np.float32).T
     step = dict(lr=0.1, beta1=0.5, beta2=0.5, epsilon=0.0, rescale_grad=1.0)
     left = after(machine, form, routine, step, grads=g, inf_norm=y)
@@ -85,8 +85,8 @@ def test_the_maximum_takes_the_gradient_where_it_is_larger(machine, routine, for
 @each_that(takes_a_sign)
 @few(4, blend=st.lists(NUMBERS, min_size=1, max_size=9))
 @example([1e-30, -1e-30, INF, -INF, NAN, 0.0, -0.0])
-def test_the_sign_of_zero_and_of_nan_is_itself(machine, routine, form, blend):
-    """1 above zero, -1 below, however small; the number itself elsewhere: NaN, +0 and -0 are their own signs."""
+def test_zeros_and_nan_are_their_own_signs(machine, routine, form, blend):
+    """1 above zero, -1 below, however small the number; NaN, +0 and -0 are their own signs."""
     step = dict(lr=1.0, beta1=0.0, beta2=0.5, coeff=0.0, rescale_grad=1.0)
     zeros = np.float32(-0.0)  # less a zero of either sign they tell its sign
     left = after(machine, form, routine, step, params=[zeros] * len(blend), grads=blend, moment=np.copysign(0, blend))
@@ -99,7 +99,7 @@ def test_the_sign_of_zero_and_of_nan_is_itself(machine, routine, form, blend):
 @example(5.0)
 @example(float(np.nextafter(np.float32(5), np.float32(6))))
 def test_a_step_is_rectified_where_rho_is_above_5(machine, routine, form, rho):
-    """Rectified where rho > 5; a NaN is not."""
+    """A step is rectified if rho > 5, and not if rho is NaN."""
     step = dict(lr=0.5, beta1=0.5, beta2=0.75, epsilon=0.0, rescale_grad=1.0)
     left = after(machine, form, routine, step, grads=[2.0], rho=rho)["params"][0][0]
     assert (left != -0.5) == (rho > 5)
@@ -110,7 +110,7 @@ def test_a_step_is_rectified_where_rho_is_above_5(machine, routine, form, rho):
 @example(INF, 1.0, 0.0)
 @example(0.0, 0.0, 0.0)
 def test_the_gradient_check_clips_where_the_clip_is_below_1(machine, x, max_norm, epsilon):
-    """And not where it is NaN."""
+    """It does not clip if the factor is NaN."""
     g, scale = np.array([x, 3], np.float32), np.full(1, 2, np.float32)
     with np.errstate(all="ignore"):
         half = g * np.float32(0.5)

@@ -156,7 +156,7 @@ def up_to(most: int, each: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any
 @pytest.mark.parametrize(("norm", "dtypes"), ROWS)
 @few(4, data=st.data())
 def test_the_reference_adds_by_the_tree(norm, dtypes, data):
-    """The reference's sum of squares is that of the tree, added in its order, over the ends of chunks, too."""
+    """The reference adds squares in the order of the tree, also across the ends of chunks."""
     assert not wrong(norm, dtypes, data.draw(tensors_of(dtypes, 80, 5)), reference)
 
 
@@ -164,7 +164,7 @@ def test_the_reference_adds_by_the_tree(norm, dtypes, data):
 @given(data=st.data())
 @settings(max_examples=2)  # the first is of no tensors
 def test_the_kernels_add_by_the_tree(machine, norm, form, dtypes, data):
-    """So is that of the kernels of each form."""
+    """So do the kernels of each form."""
     most = (6, 1) if machine.name == "executor" else (160, 160)
     assert not wrong(norm, dtypes, data.draw(tensors_of(dtypes, *most)), kernels(form, machine))
 
@@ -199,14 +199,14 @@ one_dtype = pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "
 @one_dtype
 @given(data=st.data())
 def test_the_reference_checks_gradients_by_the_tree(dtype, data):
-    """The gradient check of the reference sums by the same tree."""
+    """The gradient check of the reference adds by the same tree."""
     assert not wrong_of_check(dtype, data.draw(tensors_of((dtype, dtype), 60, 10)), norm_of_reference)
 
 
 @one_dtype
 @few(4, data=st.data())
 def test_the_kernels_check_gradients_by_the_tree(machine, dtype, data):
-    """The gradient check of the kernels sums by the same tree."""
+    """The gradient check of the kernels adds by the same tree."""
     most = (6, 1) if machine.name == "executor" else (80, 80)
     assert not wrong_of_check(dtype, data.draw(tensors_of((dtype, dtype), *most)), norm_on(machine))
 
@@ -221,7 +221,7 @@ def test_the_kernels_check_gradients_by_the_tree(machine, dtype, data):
 @example([2**22 - 1, 5, 2**21 + 3])
 @settings(max_examples=2)
 def test_trees_of_more_than_one_level_of_nodes(routine, form, dtypes, sizes):
-    """Of millions of elements, in two steps, whichever norm is asked for."""
+    """For millions of elements, in two steps, whichever norm is used."""
     for norm_of in routine.choices.get("norm_of", [None]):
         choices = {} if norm_of is None else {"norm_of": norm_of}
         case = make(routine, sizes, dtypes, steps=[step_of(routine)] * 2, **choices)
@@ -232,7 +232,7 @@ def test_trees_of_more_than_one_level_of_nodes(routine, form, dtypes, sizes):
 @pytest.mark.gpu
 @pytest.mark.slow
 def test_more_elements_than_an_int32_counts():
-    """Offsets are 64 bits wide throughout."""
+    """All offsets are 64 bits wide."""
     from numba import cuda
 
     size = 2**31 + 1025

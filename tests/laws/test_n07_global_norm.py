@@ -48,7 +48,7 @@ def some_of(counts: tuple[int, ...], most: int) -> st.SearchStrategy[tuple[int, 
 
 @given(some=some_of((3, 4, 7, 33, 100, 1025), 40))
 def test_the_reference_joins_tensors_by_the_tree(some):
-    """The reference joins the sums of tensors, in the order of the list, by the tree of N6."""
+    """The reference adds the sums of tensors, in list order, by the tree of N6."""
     assert not wrong_of_tensors(*some, norm_of_reference)
 
 

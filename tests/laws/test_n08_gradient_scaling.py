@@ -25,8 +25,8 @@ pytestmark = pytest.mark.clause("N8")
 @pytest.mark.parametrize("params", [("float32", "float16", "bfloat16"), ("float64",)], ids=["fp32", "fp64"])
 @routines
 @few(4, data=st.data())
-def test_a_factor_is_one_number_with_rescale_grad(routine, params, data):
-    """A factor gives the bits that its product with `rescale_grad`, rounded once, gives in its place.
+def test_a_factor_multiplies_rescale_grad(routine, params, data):
+    """A factor gives the same bits as `rescale_grad` set to their product, rounded once.
 
     One that is not given is 1, and a flag that is not given 0.
     """
@@ -46,7 +46,7 @@ def test_a_factor_is_one_number_with_rescale_grad(routine, params, data):
 @few(4, lengths=st.lists(sizes(()), max_size=3), factor=st.sampled_from([math.inf, math.nan]))
 @example([3, 1024, 1100], math.inf)
 def test_nothing_beyond_the_end_is_multiplied_by_infinity(machine, routine, form, lengths, factor):
-    """It counts 0 in a sum of squares, and 0 times infinity is no number."""
+    """Elements beyond the end count 0 in a sum of squares, although 0 times infinity is NaN."""
     case = make(routine, lengths, steps=[step_of(routine) | gate(factor)])
     same_bits_as_reference(kernels(form, machine), case)
 
@@ -55,7 +55,7 @@ def test_nothing_beyond_the_end_is_multiplied_by_infinity(machine, routine, form
 @of([(routine, routine.merged_form) for routine in ALL])
 @few(4, data=st.data())
 def test_a_check_and_a_step_without_the_host(machine, routine, form, dtype, data):
-    """Any gradients, unscaled and clipped; a loss scale and the factor are data, of fp64 gradients an fp64 number."""
+    """For any gradients, unscaled and clipped; loss scale and factor are arrays, in fp64 for fp64 gradients."""
     kinds = st.just((dtype, dtype, dtype, None))
     case = data.draw(cases(routine, 1, 3, kinds, max_steps=1, large=False))
     scale, limit = np.full(1, data.draw(st.sampled_from([1, 8, 65536])), np.float32), data.draw(st.floats(0, 8))

@@ -28,7 +28,7 @@ def after(case, **steps):
 @routines
 @given(data=st.data())
 def test_the_reference_has_no_state(routine, data):
-    """Calling it step by step is calling it on what it has left."""
+    """Each call depends only on the arrays that the previous call left."""
     case = data.draw(cases(routine, max_steps=4, gated=True))
     now = case
     for step in case.steps:
@@ -108,8 +108,8 @@ def events(case):
 @pytest.mark.clause("N2", "N4", "N8")
 @forms_of_families
 @few(2, least=8, data=st.data())
-def test_whatever_happens_to_a_plan(machine, routine, form, data):
-    """It carries from step to step what the reference carries, however arrays and numbers change in between.
+def test_a_plan_carries_the_references_values(machine, routine, form, data):
+    """A plan carries the same values between steps as the reference, however arrays and numbers change.
 
     Steps are taken and skipped; gradients come and go; arrays are moved, or written by somebody else; and a plan is
     dropped midway, and another one built over what it has left.
@@ -127,7 +127,7 @@ def test_whatever_happens_to_a_plan(machine, routine, form, data):
 @few(4, lengths=st.lists(sizes(()), max_size=5), found=FLAGS.filter(bool))
 @example([*SMALL, 2100], 1.0)
 def test_a_skipped_step_touches_nothing(executor, routine, form, dtypes, lengths, found):
-    """Once there is a norm to carry over, no array is read or written, masters and remainders included."""
+    """Once a norm is carried over, the step reads and writes no array, not even masters or remainders."""
     life = Life(executor, make(routine, lengths, dtypes), form)
     life.step({}, 1.0, 0.0)
     with simt.observe() as log:
@@ -142,8 +142,8 @@ def test_a_skipped_step_touches_nothing(executor, routine, form, dtypes, lengths
 @of(pairs(CARRYING))
 @few(4, lengths=st.lists(sizes(()), min_size=1, max_size=5), times=st.integers(1, 5))
 @example(SMALL, 4)
-def test_captured_steps_settle(executor, routine, form, lengths, times):
-    """A step that is captured, and every one after it, reads its scalars where it has read them before."""
+def test_captured_steps_keep_their_addresses(executor, routine, form, lengths, times):
+    """A captured step, and every later one, reads its scalars at the same addresses as before."""
     one = step_of(routine)
     case = make(routine, lengths, steps=[one] * (2 + times))
     placed = PlacedCase(executor, case)

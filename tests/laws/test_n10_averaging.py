@@ -18,9 +18,11 @@ NARROW = [("float16", "before"), ("bfloat16", "before"), ("bfloat16", "after")]
 @few(4, ranks=st.integers(2, 5), config=st.sampled_from(["fp32", "fp64"]), seed=st.integers(0, 9),
        params=st.lists(st.sampled_from(PARAMS), min_size=1, max_size=3, unique=True),
        narrow=st.sampled_from([None, None, *NARROW]))
-def test_a_step_of_ranks_is_that_of_averaged_gradients(routine, ranks, config, seed, params, narrow):
-    """Every gradient added from rank to rank, multiplied once, and given to one device. By `narrow_sums`, the gradients
-    and their sum are rounded to 16 bits, and multiplied before or after, as `average` says.
+def test_a_step_of_ranks_uses_averaged_gradients(routine, ranks, config, seed, params, narrow):
+    """As on one device, with gradients added in rank order and multiplied once.
+
+    By `narrow_sums`, the gradients and their sum are rounded to 16 bits, and multiplied before or after, as `average`
+    says.
     """
     config, (dtype, average) = ("fp32", narrow) if narrow else (config, (None, "after"))
 

@@ -28,8 +28,8 @@ MERGED_LARS = LARS[0], LARS[0].merged_form
 @of([pytest.param(*row, marks=[pytest.mark.slow] * (row[1] != "reference" and row != MERGED_LARS))
      for row in pairs(ALL, "reference")])
 @few(4, data=st.data())
-def test_some_tensors_of_a_list_come_out_as_in_the_list(machine, routine, form, data):
-    """Any of them, in any order: alone, backwards, or all but one."""
+def test_a_sublist_gets_the_same_results(machine, routine, form, data):
+    """Any subset in any order: alone, reversed, or all but one."""
     case, run = data.draw(cases(routine, gated=True)), implementation(form, machine)
     order = data.draw(st.permutations(range(len(case))))[: data.draw(st.integers(0, len(case)))]
     picked = {slot: [arrays[i] for i in order] for slot, arrays in run(case).items()}
@@ -40,8 +40,8 @@ def test_some_tensors_of_a_list_come_out_as_in_the_list(machine, routine, form, 
 @of_merged([(routine, form) for routine, form in pairs(WITH_NORMS) if routine.forms[form].merged])
 @few(4, kind=storage(), chunks=st.integers(1, 2), beside=st.integers(-1, 1), last=sizes(()), choice=st.integers(0, 1))
 @example(("bfloat16", "bfloat16", "float32", "uint16"), 1, 1, 0, 1)
-def test_chunks_of_any_length_end_without_a_trace(machine, routine, form, kind, chunks, beside, last, choice):
-    """Whatever the dtypes make of their length: an element less, as many, or one more; and a tensor behind them."""
+def test_the_length_of_the_last_chunk_changes_no_bit(machine, routine, form, kind, chunks, beside, last, choice):
+    """One element less than a chunk, as many, or one more, for all dtypes; also if another tensor follows."""
     chosen = {name: values[choice] for name, values in routine.choices.items()}
     case = make(routine, [chunks * chunk_of(*kind[:2]) + beside, last], tuple(filter(None, kind)), **chosen)
     same_bits_as_reference(kernels(form, machine), case.replace(steps=case.steps * 2))
@@ -104,7 +104,7 @@ ways = st.builds(Way, st.sampled_from(list(TILES)), st.sampled_from([None, 2, 4]
 @few(4, least=8, lengths=st.lists(sizes(around(2 * ROW, 3 * ROW, 2 * TILE, 4 * TILE)), max_size=4), way=ways)
 @example([9000, 1, 0, 2049, 300], Way("RTX 3090", 2, None, 3, "random", 1))
 def test_how_a_device_cuts_and_schedules_changes_no_bit(routine, form, lengths, way):
-    """What a thread leaves out or does twice depends on how many there are, on chunks, and on who is first."""
+    """Results do not depend on the number of threads, the chunks, or the order of blocks."""
     case = make(routine, lengths, steps=[step_of(routine)] * 2)
     with way.machine() as (on, log):
         got = kernels(form, on)(case)
@@ -115,8 +115,8 @@ def test_how_a_device_cuts_and_schedules_changes_no_bit(routine, form, lengths, 
 
 @each(*ELEMENTWISE)
 @given(lengths=st.lists(sizes(()), min_size=1, max_size=4), dtypes=st.sampled_from(SIGNATURES))
-def test_a_buffer_is_one_tensor(routine, lengths, dtypes):
-    """Concatenated, the tensors of an elementwise routine have the same bits, wherever the buffer is cut."""
+def test_a_buffer_acts_as_one_tensor(routine, lengths, dtypes):
+    """Concatenating the tensors of an elementwise routine changes no bit, wherever the buffer is cut."""
     case = make(routine, lengths, dtypes, optional=optional_states(routine))
     apart = reference(case.replace(**{name: case.slots[name][:1] * len(lengths) for name in routine.scalars}))
 

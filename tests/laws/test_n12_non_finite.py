@@ -33,8 +33,8 @@ def spoiled(case, slot, tensor, element, value):
 @each(*ELEMENTWISE)
 @given(lengths=LENGTHS, dtypes=st.sampled_from(SIGNATURES), tensor=st.integers(0, 3), element=st.integers(0, 8),
        value=NOT_FINITE)
-def test_an_element_affects_itself_alone(routine, lengths, dtypes, tensor, element, value):
-    """All others keep the bits that they have without it, after two steps; a NaN gradient or parameter stays.
+def test_an_element_affects_only_itself(routine, lengths, dtypes, tensor, element, value):
+    """Two steps give all other elements the same bits as without it; a NaN gradient or parameter stays.
 
     A carried scalar affects its tensor alone, and a NaN in it stays.
     """
@@ -53,8 +53,8 @@ def test_an_element_affects_itself_alone(routine, lengths, dtypes, tensor, eleme
 
 
 @routines
-def test_infinity_of_either_sign_does_the_same(routine):
-    """What docs/numerics.md says of inf, and of no sign that a slot cannot have."""
+def test_infinities_of_both_signs_act_alike(routine):
+    """The tables of docs/numerics.md hold for -inf too, in slots that may be negative."""
     for slot in (*(slot.name for slot in routine.slots if slot.signed and slot.name != "master_params"), *GATE):
         assert left(routine, slot, INF) == left(routine, slot, -INF), slot
 
@@ -83,7 +83,7 @@ TENSORS = st.builds(tensor, st.sampled_from([1.0, 0.0, 1e25, 1e-30]), st.sampled
 @example(tensor(1, None), tensor(1, NAN), tensor(1, None), 0.3, "norms")  # NaN > 0 is false
 @example(tensor(1, None), tensor(1e25, None), tensor(1, None), 0.3, "decay_and_norms")
 def test_lars_forms_its_ratio_where_it_applies(machine, routine, form, p, g, v, wd, adapt):
-    """Where both norms are positive, the decay is, or all are; an inf, a NaN or an overflow goes where it leads."""
+    """If both norms, the decay, or all three are positive; inf, NaN and overflow propagate through the rule."""
     step = step_of(routine) | dict(lars_weight_decay=wd, epsilon=0.0)
     case = make(routine, [6], steps=[step], adapt=adapt).replace(params=[p], grads=[g], velocities=[v])
     numbers = {name: np.float32(x) for name, x in step.items()}
@@ -101,7 +101,7 @@ def test_lars_forms_its_ratio_where_it_applies(machine, routine, form, p, g, v, 
 @of(pairs([ROUTINES["lamb"]], "reference"))
 @few(4, p=TENSORS, g=TENSORS, wd=st.sampled_from([0.3, 0.0]), always=st.booleans())
 def test_lamb_forms_its_ratio_where_it_applies(machine, routine, form, p, g, wd, always):
-    """Where both norms are positive, and there is decay, or the ratio is always formed."""
+    """If both norms are positive, and the decay is too or `always_adapt` is set."""
     step = step_of(routine, weight_decay=wd, epsilon=1e-3)
     case = make(routine, [6], steps=[step], always_adapt=always).replace(params=[p], grads=[g])
     for slot in ("moment1", "moment2"):
@@ -119,8 +119,8 @@ def test_lamb_forms_its_ratio_where_it_applies(machine, routine, form, p, g, wd,
 
 @of(pairs(NOVOGRAD, "reference"))
 @given(entry=st.sampled_from([INF, -INF, 3e38, NAN]), at=st.integers(0, 299))
-def test_what_is_not_finite_stays_in_the_second_moment(machine, routine, form, entry, at):
-    """Divided by inf all but the infinite are 0, in this step and after; a NaN is everywhere."""
+def test_non_finite_norms_stay_in_the_second_moment(machine, routine, form, entry, at):
+    """If it is inf, quotients are 0, except of infinite gradients, in this step and later; if NaN, all are NaN."""
     run, moment = implementation(form, machine), np.float32([abs(entry)])
     with np.errstate(over="ignore"):
         moment *= moment

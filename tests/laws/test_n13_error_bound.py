@@ -1,4 +1,4 @@
-"""N13: the formula of the paper or of the origin, in higher precision, within a bound on what rounding may do."""
+"""N13: the formula of the paper or of the original code, in higher precision, within a bound on rounding errors."""
 
 import pytest
 from evidence.cells import FOUND_INF, GRAD_FACTOR, RESCALE_GRAD, STOCHASTIC, cells
@@ -37,11 +37,11 @@ ROWS = [pytest.param(cell, marks=[*markers(cell), *[pytest.mark.slow] * is_repea
 @pytest.mark.parametrize("cell", ROWS)
 @few(8, least=1, seed=st.integers(0, 2**32 - 1))
 def test_each_variant_is_its_formula(cell, seed):
-    """Each slot, after each of some steps, is a rounding of something within the bound; and the bound is tight."""
+    """After each of several steps, each slot rounds a value within the bound, and the bound is tight."""
     for name, eps in Trial(cell, seed).hold(reference).items():
         assert eps <= (OF_RHO if name == "rho" else LIMIT), f"{name}: {eps}"
 
 
-def test_every_formula_is_that_of_a_routine():
-    """Each routine of the catalogue has a formula, and no other has."""
+def test_every_formula_has_a_routine():
+    """Every routine of the catalogue has a formula, and nothing else has one."""
     assert {cell.routine for cell in cells()} == set(ROUTINES)

@@ -63,7 +63,7 @@ def call(name: str, lengths: list[int]) -> tuple[Callable[[], object], list[np.n
 @given(lengths=st.lists(st.integers(0, 5), min_size=1, max_size=3))
 @example([3])
 def test_flushing_is_refused(name: str, lengths: list[int]) -> None:
-    """And no byte is changed; without it, nothing is refused."""
+    """An error is raised and nothing is modified; without flushing, no error."""
     compute, arrays = call(name, lengths)
     before = [x.tobytes() for x in arrays]
     with flushing():
@@ -75,7 +75,7 @@ def test_flushing_is_refused(name: str, lengths: list[int]) -> None:
 
 @given(length=st.integers(1, 5))
 def test_flushing_is_refused_in_programs(length: int) -> None:
-    """As one is bound, begun, and in each step; nothing is changed then."""
+    """When a program is bound, started, and in each step; nothing is modified."""
     program, param = step_program([("a", (length,))], "sgd", lr=0.5), np.ones(length, np.float32)
     with flushing():
         bind(program, {"a": param})

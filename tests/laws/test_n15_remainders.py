@@ -55,13 +55,13 @@ def of_lower_halves(test):
 @example(upper=0x7F80)  # infinity, and NaN
 @example(upper=0xFFFF)
 def test_split_and_join_are_inverse_for_every_lower_half(upper):
-    """Of an upper half of any kind."""
+    """For upper halves of every kind."""
     assert_inverse(patterns([upper], HALVES))
 
 
 @of_lower_halves
 def test_split_and_join_are_inverse_and_the_parameter_is_nearest(lower):
-    """For every upper half; the parameter is rounded to nearest, ties away from zero, and NaN is NaN."""
+    """For every upper half; the parameter is rounded to nearest, ties away from zero, and a NaN stays NaN."""
     x = patterns(HALVES, lower)
     assert_inverse(x)
     param = split(x)[0].astype(np.float32)
@@ -75,7 +75,7 @@ def test_split_and_join_are_inverse_and_the_parameter_is_nearest(lower):
 @pytest.mark.slow
 @pytest.mark.parametrize("sixteenth", range(16))
 def test_split_and_join_are_inverse_on_all_patterns(sixteenth):
-    """All 2**32."""
+    """On all 2**32 patterns."""
     for part in range(16 * sixteenth, 16 * (sixteenth + 1)):
         assert_inverse(np.arange(part << 24, (part + 1) << 24, dtype=np.uint32).view(np.float32))
 
@@ -89,8 +89,8 @@ def every(machine, lower):
 @few(4, upper=st.integers(0, 2**16 - 1))
 @example(upper=0x7F7F)
 @example(upper=0x7FFF)
-def test_a_remainder_of_8_bits_keeps_24(upper):
-    """Those of the value to nearest, ties to even, so that it is split as it was."""
+def test_an_8_bit_remainder_keeps_24_bits(upper):
+    """The value rounded to nearest, ties to even, in 24 bits; splitting it again gives the same parts."""
     x = patterns([upper], HALVES)
     kept = join(*split(x, "int8"))
     assert (kept.view(np.uint32) & 0xFF == 0).all() and join(*split(kept, "int8")).tobytes() == kept.tobytes()
@@ -123,8 +123,8 @@ def through(dtype, many):
 @pytest.mark.parametrize("many", [1, 4])
 @pytest.mark.parametrize("dtype", REMAINDERS)
 @of_lower_halves
-def test_intrinsics_are_the_reference(machine, dtype, many, lower):
-    """What the kernels load and store is what `split` and `join` give."""
+def test_intrinsics_match_the_reference(machine, dtype, many, lower):
+    """Kernels load and store the values that `join` and `split` give."""
     halves = split(every(machine, lower), dtype)
     wide = join(*halves)
     inputs = [Placed(machine, x) for x in halves]
@@ -155,7 +155,7 @@ def rounding(dtype):
 @pytest.mark.parametrize("dtype", REMAINDERS)
 @of_lower_halves
 def test_norms_round_as_split_does(machine, dtype, lower):
-    """As it is stored, and widened."""
+    """Norms use the stored parameter, widened."""
     exact = every(machine, lower)
     out = machine.to_device(np.zeros_like(exact))
     machine.prepare(rounding(dtype), -(-exact.size // 128), 32, (machine.to_device(exact), out))(machine.stream(0))
@@ -167,7 +167,7 @@ def test_norms_round_as_split_does(machine, dtype, lower):
 @few(4, params=st.lists(st.sampled_from([*range(0x7F81, 0x8000), *range(0xFF81, 0x10000)]), min_size=1, max_size=9),
      dtype=st.sampled_from(REMAINDERS))
 def test_a_step_stores_one_nan(machine, routine, params, dtype):
-    """Whichever NaN the arithmetic makes, the pattern stored is 0x7fc00000."""
+    """Whichever NaN the arithmetic gives, the stored pattern is 0x7fc00000."""
     case = make(routine, [len(params)], ("bfloat16", "bfloat16", "float32", dtype))
     case.params[0][...] = np.array(params, np.uint16).view(bfloat16)
     for outcome in (reference(case), kernels(routine.merged_form, machine)(case)):
@@ -177,8 +177,8 @@ def test_a_step_stores_one_nan(machine, routine, params, dtype):
 @pytest.mark.clause("N1")
 @pytest.mark.parametrize("norm_of", LARS[0].choices["norm_of"])
 @each(*LARS)
-def test_at_ties_the_parameter_is_none_of_a_master(machine, routine, norm_of):
-    """At ties the stored parameter, and its norm, is not that of a master, whether carried over or not."""
+def test_ties_round_otherwise_than_with_a_master(machine, routine, norm_of):
+    """At ties, the stored parameter and its norm differ from a master's, whether the norm is carried over or not."""
     case = ties(remainders()[0], norm_of)
     wide_case = case.replace(master_params=[join(p, r) for p, r in zip(case.params, case.master_params, strict=True)])
     left, wide = reference(case), reference(wide_case)

@@ -26,7 +26,7 @@ BY_CHANCE = tuple(routine for routine in ALL if "rounding" in routine.choices)
 @of([pytest.param(*row, marks=[pytest.mark.slow] * (row[1] == "separate")) for row in pairs(BY_CHANCE)])
 @few(4, data=st.data())
 def test_every_backend_draws_the_same_bits(machine, routine, form, data):
-    """In steps of any seeds; masters, and parameters with a remainder, are rounded as always."""
+    """For any seeds; masters, and parameters with a remainder, are rounded as always."""
     kinds = st.sampled_from([(*dtypes, None)[:4] for dtypes in stochastic()])
     case = data.draw(cases(routine, 1, 3, kinds, rounding="stochastic"))
     same_bits_as_reference(kernels(form, machine), case)
@@ -34,7 +34,7 @@ def test_every_backend_draws_the_same_bits(machine, routine, form, data):
 
 @given(seed=st.integers(0, 2**24 - 1), pair=st.integers(0, 3), quad=st.integers(0, 2**40))
 def test_device_words_are_philox(machine, seed, pair, quad):
-    """The device draws the words that the reference draws."""
+    """The device draws the same words as the reference."""
 
     out = machine.to_device(np.zeros(8, np.float32))
     x = np.array([1.0, -3.14159, 1e-40, 3.4e38], np.float32)
@@ -59,8 +59,8 @@ def DRAW(x, out, quad, pair, seed):
 @few(4, upper=st.integers(0, 2**9 - 1), lower=st.integers(0, 2**16 - 1))
 @example(254, 1)  # the largest exponent
 @example(256, 2**15)  # negative subnormal numbers
-def test_a_number_goes_up_for_as_many_words_as_it_lies_above_its_neighbour(upper, lower):
-    """For every mantissa of a sign and an exponent, all 2**16 words are tried: the mean is the value."""
+def test_the_share_of_words_that_round_up_is_the_distance(upper, lower):
+    """For every mantissa of one sign and exponent, over all 2**16 words: the mean is the value."""
     assume(upper % 256 < 255)
     x = (np.arange(upper << 7, upper + 1 << 7, dtype=np.uint32) << 16 | np.uint32(lower)).view(np.float32)
     y = dither(np.repeat(x, 2**16), np.tile(np.arange(2**16, dtype=np.uint32), 128)).reshape(128, 2**16)
@@ -70,7 +70,7 @@ def test_a_number_goes_up_for_as_many_words_as_it_lies_above_its_neighbour(upper
 
 
 def test_words_are_independent():
-    """Those of neighbours, of other arrays and of other seeds, where a number goes up a quarter of the time."""
+    """Words of neighbours, other arrays and other seeds, for a number that rounds up a quarter of the time."""
     count = 2**18
     x = np.full(count, 1 + 2**-9, np.float32)  # bf16 has 1 and 1 + 2**-7
     up = dither(x, random16(count, 3, 0)) > x
@@ -83,8 +83,8 @@ def test_words_are_independent():
 
 @given(lower=st.integers(0, 2**16 - 1), seed=st.integers(0, 2**24 - 1))
 @example(0, 0)
-def test_what_bf16_has_stays(lower, seed):
-    """For every upper half: a number of bf16, inf and NaN are as before."""
+def test_bf16_numbers_do_not_change(lower, seed):
+    """For every upper half: bf16 numbers, inf and NaN do not change."""
     x = (np.arange(2**16, dtype=np.uint32) << 16 | np.uint32(lower)).view(np.float32)
     y, there = dither(x, random16(x.size, seed, 0)), x.view(np.uint32) & 0xFFFF == 0
     assert (y[there & ~np.isnan(x)] == x[there & ~np.isnan(x)]).all() and np.isnan(y[np.isnan(x)]).all()
@@ -95,6 +95,6 @@ def test_what_bf16_has_stays(lower, seed):
                           ((2**32 - 1,) * 4, (2**32 - 1,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
                           ((0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
                            (0xA4093822, 0x299F31D0), (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1))])
-def test_philox_is_philox(counter, key, words):
-    """The known answers of Random123."""
+def test_philox_gives_its_known_answers(counter, key, words):
+    """The known-answer tests of Random123 pass."""
     assert tuple(philox(np.array(counter, np.uint32)[:, None], key)[:, 0]) == published.philox(counter, key) == words

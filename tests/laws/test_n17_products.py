@@ -103,7 +103,7 @@ def operands(draw, finite=True):
 @settings(max_examples=max(settings().max_examples, 60))
 @given(operands(), st.sampled_from(CORES))
 def test_a_tensor_core_is_rational_arithmetic(sides, core):
-    """Both forms, for numbers of any exponents, subnormal ones and zeros of both signs among them.
+    """Both implementations, for numbers of any exponent, including subnormal numbers and zeros of both signs.
 
     For several ways to add. A zero has no exponent that others are aligned to; every zero that comes out is +0.
     """
@@ -115,14 +115,14 @@ def test_a_tensor_core_is_rational_arithmetic(sides, core):
 
 @settings(max_examples=max(settings().max_examples, 24))
 @given(operands(finite=False))
-def test_the_forms_agree_on_what_is_not_finite(sides):
-    """Infinities and NaN among any patterns."""
+def test_both_forms_agree_on_non_finite_values(sides):
+    """For infinities and NaN among random patterns."""
     same(matmul(*sides), by_integers(*sides))
 
 
 @narrow
-def test_what_is_not_finite(dtype):
-    """inf * 0, inf - inf and NaN are 0x7fffffff; what reaches 2**128 is infinite, below it is cut to the largest."""
+def test_non_finite_values_in_products(dtype):
+    """inf * 0, inf - inf and NaN give 0x7fffffff; sums of 2**128 or more are infinite, smaller ones truncated."""
     def of(*pairs):
         a, b = np.array(pairs, dtype).T
         return matmul(a[None], b[:, None])[0, 0]
@@ -146,7 +146,7 @@ SHAPES = st.tuples(st.integers(1, 40), st.integers(0, 70), st.integers(1, 300))
 @given(shape=SHAPES, seed=SEEDS, spread=st.integers(0, 4), pads=st.integers(0, 40))
 @example((37, 35, 300), 4, 3, 40)  # beyond the blocks that are computed at once
 def test_rows_columns_and_transposes(dtype, shape, seed, spread, pads):
-    """Rows and columns are independent, B^T A^T is (A B)^T, zeros at the end change no bit, X X^T is symmetric.
+    """Rows and columns are independent, B^T A^T = (A B)^T, appended zeros change no bit, X X^T is symmetric.
 
     So a kernel may take any of them in any order, fill up the last chunk, and operands may have any strides.
     """
@@ -168,7 +168,7 @@ def test_rows_columns_and_transposes(dtype, shape, seed, spread, pads):
 @given(shape=st.tuples(*[st.integers(0, 12)] * 3), seed=SEEDS)
 @example((3, 40, 3), 14)
 def test_plain_products_are_a_sequence(dtype, shape, seed):
-    """From +0 on, one multiplication and one addition for each k, each rounded."""
+    """Starting from +0, one rounded multiplication and one rounded addition for each k."""
     m, terms, n = shape
     a, b = normal(seed, m, terms, spread=4).astype(dtype), normal(seed + 1, terms, n, spread=4).astype(dtype)
     expected = np.zeros((m, n), dtype)
@@ -178,7 +178,7 @@ def test_plain_products_are_a_sequence(dtype, shape, seed):
 
 
 def test_hopper_is_the_default():
-    """And the one generation that has been measured; others are refused."""
+    """Only this generation has been measured; others are refused."""
     a, b = normal(16, 8, 64).astype(bfloat16), normal(17, 64, 8).astype(bfloat16)
     assert tensor_core((9, 0)) == HOPPER == TensorCore(chunk=16, kept=25, rounding="truncate", lowest=-133)
     same(matmul(a, b, core=TensorCore(16, 25, "truncate")), matmul(a, b))
@@ -206,14 +206,16 @@ REFUSED = {"a: expected a matrix, got shape (2,)": (SQUARE[0], SQUARE, HOPPER),
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_what_is_no_product_is_refused(message):
+def test_invalid_products_are_refused(message):
+    """The error names the argument, what was expected and what was passed."""
     a, b, core = REFUSED[message]
     with pytest.raises((ValueError, TypeError)) as caught:
         matmul(a, b, core=core)
     assert str(caught.value) == f"matmul: {message}"
 
 
-def test_integers_are_for_tensor_cores():
+def test_products_by_integers_are_for_16_bits():
+    """The reference by integers multiplies only bf16 and fp16 matrices."""
     with pytest.raises(TypeError, match=r"^by_integers: a: expected bfloat16 or float16, got float32$"):
         by_integers(SQUARE, SQUARE)
 
@@ -228,7 +230,7 @@ SMALL = [
 
 @pytest.mark.parametrize(("row", "column", "expected"), SMALL)
 def test_terms_of_subnormal_sums_are_aligned_to_a_least_exponent(row, column, expected):
-    """Those of sums below 2**-133, which an unlimited exponent would keep more of."""
+    """In sums below 2**-133, for which an unlimited exponent would keep more bits."""
     a, b = (np.frombuffer(bytes.fromhex(x), ">u2").astype(np.uint16).view(bfloat16) for x in (row, column))
     for product in (matmul, by_integers):
         assert product(a[None], b[:, None]).view(np.uint32) == expected

@@ -49,7 +49,7 @@ def by_loops(x, triple, product):
 @compute
 @given(shape=SHAPES, seed=SEEDS, triples=st.lists(st.sampled_from(TRIPLES), max_size=2))
 def test_a_product_and_its_added_term_are_rounded_once(dtype, shape, seed, triples):
-    """A, B and x are each rounded to the compute dtype once; the added terms are formed in fp32, or fp64.
+    """A, B and x are each rounded to the compute dtype once; terms are added in fp32, or fp64.
 
     Coefficients are rounded to that; those of an iteration are its own, and iterations follow one another.
     """
@@ -100,7 +100,7 @@ def gram_by_loops(x, triples, restarts, product):
 @given(shape=st.tuples(st.integers(1, 4), st.integers(5, 9)), seed=SEEDS, segments=st.lists(
     st.integers(1, 2), min_size=1, max_size=2), turned=st.booleans())
 def test_gram_matrices_are_mirrored_and_rounded_once(dtype, shape, seed, segments, turned):
-    """R, Z, Q, T and, at restarts and in the end, x, each once; an element above the diagonal is the one below.
+    """R, Z, Q, T, and x at restarts and the end, each once; elements above the diagonal copy those below.
 
     A matrix and its transpose are the same problem.
     """
@@ -114,7 +114,7 @@ def test_gram_matrices_are_mirrored_and_rounded_once(dtype, shape, seed, segment
 
 @pytest.mark.parametrize("dtype", COMPUTE)
 def test_segments_are_as_long_as_a_dtype_allows(dtype):
-    """And no longer, wherever they are; restarts beyond the iterations, and none of fewer, change nothing."""
+    """Longer ones are refused; restarts after the last iteration change nothing, and short runs need none."""
     most = LONGEST[dtype]
     for restarts, iterations in (((), most), ((most,), 2 * most), ((1,), most + 1), ((most, most + 90), 2 * most)):
         assert restarting("restarts", list(restarts), iterations, dtype) == restarts
@@ -125,13 +125,13 @@ def test_segments_are_as_long_as_a_dtype_allows(dtype):
 
 
 def test_nearly_square_matrices_are_iterated_as_without_restarts():
-    """Gram matrices are for 5 columns to 4 rows and more, or the reverse."""
+    """Gram matrices are used for aspect ratios of at least 5 to 4."""
     for shape, gram in (((4, 5), True), ((5, 4), True), ((5, 6), False), ((8, 9), False), ((1, 2), True)):
         assert takes_gram(*shape, ()) == takes_gram(*shape, (2,)) == gram and not takes_gram(*shape, None)
 
 
 def test_presets_are_schedules():
-    """Of as many triples as there are iterations: the first ones, or the last one again."""
+    """A preset gives a triple per iteration: its first ones, then its last one repeatedly."""
     assert schedule("", "jordan", 7) == [COEFFICIENTS] * 7
     for name in ("polar_express", "you"):
         triples = PRESETS[name]
@@ -145,7 +145,7 @@ def test_presets_are_schedules():
 @compute
 @given(shape=SHAPES, seed=SEEDS, real=st.sampled_from([np.float32, np.float64]), scale=st.floats(1e-3, 8))
 def test_the_quotient_is_rounded_once(dtype, shape, seed, real, scale):
-    """A matrix is divided by its norm in the arithmetic type, fp64 among them, and then rounded."""
+    """A matrix is divided by its norm in the arithmetic type, fp64 included, and then rounded."""
     u = (draw(seed, *shape) * scale).astype(real)
     norm = np.sqrt(cpu.reduce.sum_of_squares(u.reshape(-1)))
     x = normalized(u, epsilon=real(1e-7), compute=dtype.name)
@@ -156,8 +156,8 @@ def test_the_quotient_is_rounded_once(dtype, shape, seed, real, scale):
         assert (distance <= np.abs(other.astype(np.longdouble) - u / norm)).all()
 
 
-def test_fp64_is_rounded_to_16_bits_at_once():
-    """Not by way of fp32: 1 + 2**-8 + 2**-40 is above the middle of two numbers of bf16."""
+def test_fp64_is_rounded_to_16_bits_directly():
+    """Not through fp32: 1 + 2**-8 + 2**-40 is above the midpoint of two bf16 numbers."""
     u = np.array([[1 + 2.0**-8 + 2.0**-40]])
     assert float(normalized(u, epsilon=1.0, compute="bfloat16")[0, 0]) == 1
     assert float(normalized(u, epsilon=2.0, compute="float64")[0, 0]) == u[0, 0] / 2
@@ -168,8 +168,8 @@ def test_fp64_is_rounded_to_16_bits_at_once():
 
 @compute
 @given(shape=st.tuples(st.integers(2, 24), st.integers(24, 50)), seed=SEEDS)
-def test_iterations_are_those_of_singular_values(dtype, shape, seed):
-    """Each goes through the polynomial; in 16 bits, within 3 % of the norm (1.5 % were measured)."""
+def test_iterations_map_singular_values(dtype, shape, seed):
+    """The polynomial maps each singular value; in 16 bits, within 3 % of the norm (measured: 1.5 %)."""
     x = draw(seed, *shape, dtype=dtype)
     left, s, right = np.linalg.svd(x.astype(np.float64), full_matrices=False)
     for triple in (COEFFICIENTS, COEFFICIENTS, OTHER):

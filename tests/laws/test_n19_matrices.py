@@ -60,8 +60,8 @@ def cut(sizes):
 
 
 @given(rows=AXES, columns=AXES, adjust_lr=st.sampled_from(KNOWN["muon"].choices["adjust_lr"]), seed=SEEDS)
-def test_a_block_is_a_matrix_by_itself(rows, columns, adjust_lr, seed):
-    """Norm, iterations and ratio are those of a parameter that has its rows and columns alone."""
+def test_a_block_is_a_separate_matrix(rows, columns, adjust_lr, seed):
+    """Norm, iterations and ratio equal those of a parameter that consists of the block alone."""
     together = arrays((sum(rows), sum(columns)), seed)
     whole = stepped(*together, blocks=cpu.Blocks(cut(rows), cut(columns)), adjust_lr=adjust_lr)
     for part in product(parts(rows), parts(columns)):
@@ -71,7 +71,7 @@ def test_a_block_is_a_matrix_by_itself(rows, columns, adjust_lr, seed):
 
 @given(lead=st.lists(st.integers(1, 3), max_size=2), rows=AXES, columns=AXES, seed=SEEDS)
 def test_experts_are_matrices(lead, rows, columns, seed):
-    """One for each index of the axes before the last two, and each is cut as a matrix is."""
+    """One per index of the axes before the last two; each is cut like a matrix."""
     blocks = cpu.Blocks(cut(rows), cut(columns))
     experts = arrays((*lead, sum(rows), sum(columns)), seed)
     whole = stepped(*experts, blocks=blocks._replace(of="experts"))
@@ -82,7 +82,7 @@ def test_experts_are_matrices(lead, rows, columns, seed):
 @given(rows=AXES, shape=st.tuples(*[st.integers(1, 4)] * 3), seed=SEEDS)
 @example((1,) * 5, (1, 1, 1), 0)  # an axis of one element has any stride
 def test_convolutions_are_matrices(rows, shape, seed):
-    """A row for each output channel, whose columns are its elements in memory order, channels first or last."""
+    """One row per output channel, with its elements in memory order, channels first or last."""
     count, columns = sum(rows), math.prod(shape)
     kernel, blocks = arrays((count, *shape), seed), cpu.Blocks(cut(rows), columns, "convolution")
     matrices = blocks._replace(of="matrix")
@@ -96,14 +96,14 @@ def test_convolutions_are_matrices(rows, shape, seed):
 
 @pytest.mark.parametrize("shape", [(0, 3, 2), (4, 0, 2)])
 def test_convolutions_of_no_elements(shape):
-    """Nothing is done."""
+    """A step changes nothing."""
     assert [x.shape for x in stepped(*arrays(shape), blocks=cpu.Blocks(of="convolution"))] == [shape] * 2
 
 
 @pytest.mark.clause("N6")
 @given(shape=st.tuples(st.integers(1, 60), st.integers(1, 70)), seed=SEEDS)
 def test_the_norm_is_a_sum_in_memory_order(shape, seed):
-    """That of N6 over a matrix's elements: by rows where rows lie side by side, by columns where columns do."""
+    """N6 adds a matrix's squares in memory order: by rows or by columns, whichever are contiguous."""
     u = draw(seed, shape[0], 2 * shape[1])[:, shape[1] :]
     for placed in (u, np.ascontiguousarray(u), np.asfortranarray(u)):
         dense = np.copy(placed, order="K")
@@ -118,7 +118,7 @@ def test_the_norm_is_a_sum_in_memory_order(shape, seed):
 @example(np.array([[np.nan, 4.0]], np.float32), 1.0)
 @example(np.array([[3e30, 4e30]], np.float32), 1.0)
 def test_a_norm_is_at_least_epsilon(matrix, epsilon):
-    """The larger of both; a NaN stays."""
+    """The larger of norm and epsilon; a NaN stays."""
     epsilon = np.float32(epsilon)
     with np.errstate(all="ignore"):
         norm = np.sqrt(matrix[0, 0] * matrix[0, 0] + matrix[0, 1] * matrix[0, 1])
@@ -129,8 +129,8 @@ def test_a_norm_is_at_least_epsilon(matrix, epsilon):
 @pytest.mark.clause("N12")
 @given(rows=AXES, columns=AXES, value=st.sampled_from([np.nan, np.inf, -np.inf]),
        at=st.tuples(*[st.integers(0, 17)] * 2))
-def test_what_is_not_finite_stays_in_its_matrix(rows, columns, value, at):
-    """All of that block becomes NaN, and no other does."""
+def test_non_finite_values_stay_in_their_matrix(rows, columns, value, at):
+    """Its whole block becomes NaN, and no other block."""
     p, g, v = arrays((sum(rows), sum(columns)))
     blocks = cpu.Blocks(cut(rows), cut(columns))
     expected, (i, k) = stepped(p, g, v, blocks=blocks)[0], (at[0] % len(p), at[1] % p.shape[1])
@@ -145,8 +145,8 @@ def test_what_is_not_finite_stays_in_its_matrix(rows, columns, value, at):
 
 @dtypes
 @given(rows=st.integers(1, 12), more=st.integers(1, 30), seed=SEEDS)
-def test_of_a_tall_matrix_the_transpose_is_iterated(dtype, rows, more, seed):
-    """The result is that of the wide one, transposed."""
+def test_tall_matrices_are_iterated_transposed(dtype, rows, more, seed):
+    """The result is the wide matrix's, transposed."""
     x = (draw(seed, rows, rows + more) / 16).astype(dtype)
     same([orthogonalized(x.T, [COEFFICIENTS] * 2)], [np.ascontiguousarray(orthogonalized(x, [COEFFICIENTS] * 2).T)])
 
@@ -156,7 +156,7 @@ def test_of_a_tall_matrix_the_transpose_is_iterated(dtype, rows, more, seed):
 @example((1, 9), 0)
 @example((17, 33), 0)
 def test_a_step_of_the_transposed_parameter(shape, seed):
-    """It is the step of the parameter, transposed, if memory is the same: norms are sums in that order."""
+    """It equals the parameter's step, transposed, if memory is the same: norms are summed in memory order."""
     plain = [x.T for x in stepped(*arrays(shape, seed), adjust_lr="match_rms_adamw")]
     same(stepped(*(x.T for x in arrays(shape, seed)), adjust_lr="match_rms_adamw"), plain)
 
@@ -164,7 +164,7 @@ def test_a_step_of_the_transposed_parameter(shape, seed):
 @dtypes
 @given(rows=st.permutations(range(16)), power=st.integers(-6, 6), seed=SEEDS)
 def test_signs_powers_of_two_and_up_to_sixteen_rows(dtype, rows, power, seed):
-    """Turned signs, powers of two before the norm, and permutations of up to sixteen rows change no other bit."""
+    """Flipped signs, factors of a power of two, and permutations of up to sixteen rows change no other bit."""
     u, one = draw(seed, 16, 50), dict(epsilon=np.float32(1e-7), compute=np.dtype(dtype).name)
     x = normalized(u, **one)
     same([normalized(u * np.float32(2.0**power), **one)], [x])

@@ -25,8 +25,8 @@ def stepped(machine, tensors, **named):
 
 
 @few(4, data=st.data())
-def test_a_matrix_has_its_bits_in_any_company(machine, data):
-    """Beside any others, in any order, in one call or in several; turned; as a parameter or as a block of one.
+def test_a_matrix_does_not_depend_on_the_others(machine, data):
+    """Beside any others, in any order, in one call or several; transposed; as a parameter or as a block of one.
 
     With rows for columns, in the same memory, all bits are the same, unless a matrix is square: then its rows count.
     """

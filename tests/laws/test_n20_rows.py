@@ -29,8 +29,8 @@ def lists(shapes, seed, zeros=()):
 @few(4, shapes=st.lists(st.tuples(SIDES, SIDES), max_size=3), seed=SEEDS, zeros=st.sets(st.integers(0, 3)),
      restarts=st.sampled_from([None, ()]))
 @example([(3, 5), (1, 1)], 0, {0, 1}, None)
-def test_rows_are_those_of_the_reference(machine, shapes, seed, zeros, restarts):
-    """Of lists of any shapes, with rows of zeros, by Gram matrices and without."""
+def test_rows_match_the_reference(machine, shapes, seed, zeros, restarts):
+    """For lists of any shapes, with rows of zeros, with and without Gram matrices."""
     host, numbers = lists(shapes, seed, zeros), {"lr": 0.1, "iterations": 1, "restarts": restarts}
     there = [[machine.to_device(x) for x in xs] for xs in host]
     gpu.merged_normuon(*there, **numbers)
@@ -43,7 +43,7 @@ def test_rows_are_those_of_the_reference(machine, shapes, seed, zeros, restarts)
 @given(rows=SIDES, columns=SIDES, seed=SEEDS, beta2=st.floats(0, 0.9375, width=32), zero=st.integers(0, 9))
 @example(1, 1, 0, 0.5, 0)
 def test_the_matrix_keeps_its_norm(rows, columns, seed, beta2, zero):
-    """Averages move towards the mean of squares, in any order of rows; a row of zeros has the factor 0."""
+    """Averages move towards the mean square, in any order of rows; a row of zeros has factor 0."""
     rng = np.random.default_rng(seed)
     x, w = rng.standard_normal((rows, columns)).astype(np.float32), rng.random(rows).astype(np.float32)
     x[zero:zero + 1] = 0

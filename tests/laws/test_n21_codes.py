@@ -69,7 +69,7 @@ def values(kind, count=GROUP):
 @of([pytest.param(*row, marks=[pytest.mark.slow] * (row[1] == "separate")) for row in pairs(WITH_STATES)])
 @few(4, data=st.data(), rounding=st.sampled_from(["nearest", "stochastic"]))
 def test_kernels_store_the_codes_of_the_reference(machine, routine, form, data, rounding):
-    """Of lists of any lengths, in several steps, with inf and NaN, and masters."""
+    """For lists of any lengths, in several steps, with inf, NaN and masters."""
     case = in_8_bits(data.draw(cases(routine, 1, 3, FLAT, rounding=rounding)))
     same_bits_as_reference(kernels(form, machine), case)
 
@@ -77,8 +77,8 @@ def test_kernels_store_the_codes_of_the_reference(machine, routine, form, data, 
 @each(*WITH_STATES)
 @few(4, lengths=st.lists(sizes(()), min_size=1, max_size=3), seed=st.integers(0, 99))
 @example([31, 32, 33], 0)
-def test_a_step_is_that_of_the_values(routine, lengths, seed):
-    """What codes stand for goes through the rule as it is, and the parameter is that of an fp32 state."""
+def test_a_step_uses_the_decoded_values(routine, lengths, seed):
+    """The rule takes the decoded values, and gives the same parameter as with an fp32 state."""
     case = make(routine, lengths, seed=seed, optional=optional_states(routine))
     coded = in_8_bits(case)
     states = {name: kind for name, kind in kinds(routine).items() if coded.slots[name]}
@@ -90,8 +90,8 @@ def test_a_step_is_that_of_the_values(routine, lengths, seed):
 
 
 @few(kind=KINDS, exponent=st.integers(-45, 37), fraction=st.integers(0, 2**19 - 1), u=CHANCES)
-def test_what_was_loaded_is_stored_as_it_was(kind, exponent, fraction, u):
-    """Every code of either kind, and the scale, by any chance."""
+def test_loading_and_storing_keeps_codes(kind, exponent, fraction, u):
+    """Every signed and unsigned code and its scale, whatever the random bits."""
     most = len(kind.parts) - 1
     q = np.arange(-most if kind.signed else 0, most + 1)
     codes = np.insert(q, np.arange(0, len(q), GROUP - 1), most)  # a largest one in each group
@@ -105,7 +105,7 @@ def test_what_was_loaded_is_stored_as_it_was(kind, exponent, fraction, u):
 
 @few(kind=KINDS, data=st.data())
 def test_an_element_goes_to_the_nearer_of_two_codes(kind, data):
-    """Zero stays, a square above zero stays above it, the sign stays, and the largest keeps 19 bits."""
+    """Zeros stay zero, positive squares stay positive, signs stay, and the largest element keeps 19 bits."""
     x = data.draw(values(kind))
     coded = stored(kind, x)
     (codes, (scale,)), y = groups_of(coded), kind.decode(coded, GROUP)
@@ -124,7 +124,7 @@ def test_an_element_goes_to_the_nearer_of_two_codes(kind, data):
 
 @few(4, kind=KINDS, data=st.data())
 def test_by_chance_an_element_is_right_on_average(kind, data):
-    """It goes up for as many of the 2^14 chances as it lies above the code below it."""
+    """It rounds up for a share of the 2^14 chances that equals its distance from the code below."""
     x = data.draw(values(kind))
     largest = abs(x).argmax()
     every = np.array([kind.decode(stored(kind, x, u), GROUP) for u in ALL_CHANCES[:: 2**7]], float)
@@ -134,8 +134,8 @@ def test_by_chance_an_element_is_right_on_average(kind, data):
 
 
 @few(kind=KINDS, data=st.data(), bad=st.sampled_from([np.nan, np.inf]), at=st.integers(0, 3 * GROUP - 1))
-def test_a_bad_element_spoils_its_group_alone(kind, data, bad, at):
-    """All of it, and visibly; groups do not know of each other, so they may be permuted, cut and joined."""
+def test_a_bad_element_spoils_only_its_group(kind, data, bad, at):
+    """Its whole group, visibly; groups are independent, so they may be permuted, split and joined."""
     x = np.concatenate([data.draw(values(kind)) for _ in range(3)])
     before = stored(kind, x).reshape(3, CODED)
     assert before.tobytes() == b"".join(stored(kind, part).tobytes() for part in x.reshape(3, GROUP))
@@ -147,8 +147,8 @@ def test_a_bad_element_spoils_its_group_alone(kind, data, bad, at):
 
 
 @few(kind=KINDS, data=st.data(), power=st.integers(-12, 12), size=st.integers(1, GROUP))
-def test_codes_are_of_ratios(kind, data, power, size):
-    """Multiplied by a power of 2, elements keep their codes, in a group of any length, whose rest is zero."""
+def test_codes_depend_only_on_ratios(kind, data, power, size):
+    """Multiplying by a power of 2 keeps codes, in a group of any length padded with zeros."""
     x = data.draw(values(kind))[:size]
     assume(abs(x).max() * min(1, 4.0**power) >= kind.least)
     scaled = x * np.float32(4.0**power)
@@ -161,8 +161,8 @@ def test_codes_are_of_ratios(kind, data, power, size):
 @example(SIGNED, -47, True)
 @example(SIGNED, -46, False)
 @example(ROOTS, -100, False)
-def test_a_group_of_next_to_nothing_is_zero(kind, exponent, negative):
-    """Below 2^-46, or 2^-100 of what has no sign; and the zeros of both signs are one."""
+def test_a_tiny_group_becomes_zero(kind, exponent, negative):
+    """Below 2^-46, or 2^-100 without a sign; zeros of both signs give the same code."""
     x = np.full(5, 2.0**exponent, np.float32) * np.float32(-1 if negative and kind.signed else 1)
     assert (kind.decode(stored(kind, x), 5) == 0).all() == (exponent < (-46 if kind.signed else -100))
     assert not stored(kind, x * 0).any()
@@ -172,7 +172,7 @@ def test_a_group_of_next_to_nothing_is_zero(kind, exponent, negative):
      rounding=st.sampled_from(["nearest", "stochastic"]))
 @example(50, -8, 0, "nearest")
 def test_adam_stays_within_its_law_when_a_gradient_vanishes(until, power, seed, rounding):
-    """By Cauchy and Schwarz a first moment is at most 7.27 roots of the second; codes add their rounding to that."""
+    """By Cauchy-Schwarz, the first moment is at most 7.27 times the second's root; codes add only their rounding."""
     rng = np.random.default_rng(seed)
     p, moments = np.zeros(64, np.float32), [np.zeros(coded_bytes(64), np.uint8) for _ in range(2)]
     powers = [np.full(1, beta, np.float32) for beta in (0.9, 0.999)]
@@ -188,7 +188,7 @@ def test_adam_stays_within_its_law_when_a_gradient_vanishes(until, power, seed, 
 
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 def test_a_small_gradient_beside_large_ones_moves_its_parameter(rounding):
-    """A thousandth of its neighbours: as far as in fp32, within a fifth; codes at equal distances damp it."""
+    """If it is a thousandth of them: as far as in fp32, within a fifth; evenly spaced codes would damp it."""
     size, moved = 320, []
     small = np.arange(size) % 10 == 0
     for coded in (False, True):
@@ -203,7 +203,7 @@ def test_a_small_gradient_beside_large_ones_moves_its_parameter(rounding):
 
 
 def test_zeros_of_a_gradient_let_averages_decay_by_chance():
-    """Which rounding to nearest would keep where they are, since they change by less than half a code's distance."""
+    """Rounding to nearest would stop the decay, since averages change by less than half the distance of codes."""
     size = 32 * 40
     powers = [np.full(1, beta, np.float32) for beta in (0.9, 0.999)]
     v = ROOTS.coded(np.tile(np.r_[1.0, np.full(31, 0.25)], 40).astype(np.float32))
@@ -217,7 +217,7 @@ def test_zeros_of_a_gradient_let_averages_decay_by_chance():
 
 @few(kind=KINDS, seed=st.integers(0, 99), exponent=st.integers(-45, 126))
 def test_scales_have_20_bits(kind, seed, exponent):
-    """Rounded up, unless at most 3/16 of a unit above one; of an infinity or NaN it is one NaN, whatever the codes."""
+    """Rounded up, unless at most 3/16 of a unit above; with an infinity or NaN, a single NaN, whatever the codes."""
     largest = np.random.default_rng(seed).uniform(1, 2, 4096).astype(np.float32) * np.float32(2.0**exponent)
     scales, exact = kind.scales(largest).astype(float), (largest * kind.above).astype(float)
     unit = 2.0 ** (np.frexp(exact)[1] - 20)
@@ -229,7 +229,7 @@ def test_scales_have_20_bits(kind, seed, exponent):
 @each(*WITH_STATES)
 @few(4, size=st.integers(1, 300), byte=st.integers(1, 255))
 def test_codes_beyond_a_tensor_become_zero(machine, routine, size, byte):
-    """They are read by none, and written by every backend."""
+    """Every backend writes them, and none reads them."""
     case = in_8_bits(make(routine, [size]))
     for name in kinds(routine):
         if case.slots[name]:
@@ -241,7 +241,7 @@ def test_codes_beyond_a_tensor_become_zero(machine, routine, size, byte):
 
 @pytest.mark.parametrize("size", [1, 33, 300])
 def test_no_thread_reads_a_scale_that_another_stores(machine, size):
-    """Watched on the executor: of whole rows and of parts."""
+    """The executor watches steps on whole and partial rows."""
     if machine.name == "gpu":
         pytest.skip("accesses are watched on the executor")
     routine = next(r for r in WITH_STATES if r.name == "adam")
@@ -251,7 +251,7 @@ def test_no_thread_reads_a_scale_that_another_stores(machine, size):
 
 @each(*WITH_STATES)
 def test_a_run_resumes_from_a_dictionary(machine, routine):
-    """The bytes are saved and loaded as they are; PyTorch's layout has no place for them."""
+    """Bytes are saved and loaded unchanged; PyTorch's layout cannot hold them."""
     case = in_8_bits(make(routine, [33, 5], rounding="stochastic"))
     first, other = (PlacedCase(machine, x.copy()) for x in (case, case))
     step, again = (placed.plan("merged", **case.steps[0]) for placed in (first, other))
@@ -270,7 +270,7 @@ def test_a_run_resumes_from_a_dictionary(machine, routine):
 
 @each(*WITH_STATES)
 def test_bytes_of_a_step_are_those_of_groups(routine):
-    """Read and written once each."""
+    """Each is read and written once."""
     case, coded = make(routine, [1, 33, 0]), in_8_bits(make(routine, [1, 33, 0]))
     saved = routine.bytes(case.specs(), "merged") - routine.bytes(coded.specs(), "merged")
     required = [slot for slot in routine.slots if slot.name in routine.states and not slot.optional]
@@ -284,8 +284,8 @@ def test_bytes_of_a_step_are_those_of_groups(routine):
     ("adamw", lambda x: np.frombuffer(bytes(72), np.uint8), r"moment1: expected a writable array"),
     ("adamw", lambda x: np.zeros(72, np.int8), r"moment1: expected float32 or bfloat16 or uint8, got int8"),
     ("lamb", lambda x: x, r"moment1: expected float32 or bfloat16, got uint8")])
-def test_what_is_no_state_in_8_bits_is_refused(routine, change, message):
-    """By name, before anything is modified."""
+def test_invalid_8_bit_states_are_refused(routine, change, message):
+    """The error names it, and nothing is modified."""
     p, g = np.ones(33, np.float32), np.ones(33, np.float32)
     states = [change(np.zeros(72, np.uint8)), np.zeros(33, np.float32)]
     powers = [np.full(1, beta, np.float32) for beta in (0.9, 0.999)]
@@ -295,21 +295,21 @@ def test_what_is_no_state_in_8_bits_is_refused(routine, change, message):
 
 
 def test_fp64_has_no_states_in_8_bits():
-    """They would not keep a step's precision."""
+    """They would lose a step's precision."""
     with pytest.raises(TypeError, match=r"velocity: expected float64, got uint8"):
         cpu.momentum(np.ones(3), np.ones(3), np.zeros(36, np.uint8), lr=0.1, mu=0.9)
 
 
 @given(seed=st.integers(0, 2**24 - 1), array=st.integers(0, 3), size=st.integers(0, 70))
-def test_chances_are_of_philox(seed, array, size):
-    """The bits by which a bf16 would be rounded (N16), never 0 or 1."""
+def test_chances_come_from_philox(seed, array, size):
+    """They use the bits that would round a bf16 number (N16), and are never 0 or 1."""
     u = chances(size, seed, array)
     assert u.dtype == np.float32 and u.shape == (size,) and ((u > 0) & (u < 1)).all()
     assert (np.floor(u * 2**14) == random16(size, seed, array) >> 2).all()
 
 
 def test_steps_of_one_seed_round_alike(machine):
-    """And of others differently."""
+    """Steps of other seeds round differently."""
     routine = next(r for r in WITH_STATES if r.name == "momentum")
     case = in_8_bits(make(routine, [200], steps=[step_of(routine, seed=1)], rounding="stochastic"))
     other, run = case.replace(steps=[step_of(routine, seed=2)]), kernels("merged", machine)

@@ -144,8 +144,8 @@ def assert_lawful(routine, count, slots, steps):
 @each
 @few(2, tables=TABLES, dtypes=DTYPES, seed=st.integers(0, 99))
 @example(*HOT)
-def test_a_lazy_step_is_that_of_its_rows_alone(routine, count, tables, dtypes, seed):
-    """Values are added in the order of occurrence; rows without a gradient keep every bit, NaN included."""
+def test_a_lazy_step_equals_a_step_of_its_rows(routine, count, tables, dtypes, seed):
+    """Values are added in order of occurrence; rows without a gradient keep every bit, even NaN."""
     assert_lawful(routine, count, *made(routine, count, tables, dtypes, seed))
 
 
@@ -162,6 +162,7 @@ def of_last_values(indices, values, param):
 
 @pytest.mark.parametrize(("summed", "law"), [(of_all_rows, "without a gradient"), (of_last_values, "a step")])
 def test_a_planted_fault_breaks_its_law(monkeypatch, summed, law):
+    """The laws notice steps of all rows, and steps with the last value of a repeated row."""
     given = made("adamw", "global", [(6, (3,), [[4, 2, 4]] * STEPS)], ["float32"], 2)
     monkeypatch.setattr("refopt.cpu.lazy.summed", summed)
     with pytest.raises(AssertionError, match=law):
@@ -176,7 +177,7 @@ def test_a_planted_fault_breaks_its_law(monkeypatch, summed, law):
 @example([(5, (3,), [[1, 1]] * STEPS), (5, (0,), [[1, 2]] * STEPS)], ["float32"], 1, 0, (1, 1))
 @example([(5, (0,), [[1, 2]] * STEPS)], ["float32"], 1, 0, ())
 def test_kernels_equal_the_reference(machine, routine, count, tables, dtypes, seed, shift, gate):
-    """Of any tables in one plan, with other gradients in each step, aligned and not, and with a flag and a factor."""
+    """For any tables in one plan, with new gradients in each step, aligned or not, with a flag and a factor."""
     slots, steps = made(routine, count, tables, dtypes, seed)
     got = on_device(machine, routine, count, slots, steps, shift, gate)
     assert_same(reference(routine, count, slots, steps, gate), got, "N22, kernels")
@@ -185,7 +186,7 @@ def test_kernels_equal_the_reference(machine, routine, count, tables, dtypes, se
 
 @pytest.mark.parametrize(("count", "order"), [("global", "forward"), ("row", "random")])
 def test_nothing_races(executor, count, order):
-    """Neither between warps that mark a row, nor between lanes that add its values or have its scalars."""
+    """Neither between warps that mark a row, nor between lanes that add its values or update its scalars."""
     tables = [(5, (3,), [[3] * 200, None, [4, 4]]), (6, (130,), [[0, 5, 0], [1], [1]])]
     slots, steps = made("adamw", count, tables, ["float32"], 0)
     with simt.observe(count=False, watch=True, schedule=order, seed=3):
@@ -195,7 +196,7 @@ def test_nothing_races(executor, count, order):
 @each
 @few(4, data=st.data(), seed=st.integers(0, 99))
 def test_the_order_of_distinct_indices_changes_no_bit(routine, count, data, seed):
-    """Nor does that of occurrences of different rows."""
+    """Nor does the order of occurrences of different rows."""
     order = data.draw(st.permutations(range(5)))
     tables = [(6, (3,), [[*range(5)]] * STEPS)]
     slots, [(indices, values, numbers), *_] = made(routine, count, tables, ["float32"], seed)
@@ -205,7 +206,7 @@ def test_the_order_of_distinct_indices_changes_no_bit(routine, count, data, seed
 
 @each
 def test_an_index_out_of_range_is_left_out_on_a_device(machine, routine, count, monkeypatch):
-    """The step does not read or write anything there, and says so when asked; the merged function asks first.
+    """The step does not access it, and reports it on request; the merged function checks first.
 
     A step that is captured keeps its gradients.
     """
@@ -257,7 +258,7 @@ def on_executor(x):
 
 
 @pytest.mark.parametrize(("changed", "message"), REFUSED, ids=lambda x: x if isinstance(x, str) else "")
-def test_what_is_wrong_is_named_and_nothing_is_modified(changed, message):
+def test_errors_name_the_argument_and_modify_nothing(changed, message):
     """By the reference and on a device."""
     given = {"routine": "momentum", "params": [TABLE], "indices": [np.array([3, 1])], "values": [VALUES], "lr": 0.1,
              "mu": 0.9, "states": ([TABLE + 1],), **changed}

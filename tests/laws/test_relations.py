@@ -24,8 +24,8 @@ novograd = of(pairs(NOVOGRAD, "reference"))
 
 @novograd
 @few(4, lengths=st.lists(st.sampled_from([0, 3]), max_size=3), carried=st.sampled_from([0.0, 0.5]))
-def test_the_second_moment_of_no_elements_fades(machine, routine, form, lengths, carried):
-    """Their squared norm is 0: a second moment of 0 stays, another fades."""
+def test_the_second_moment_of_no_elements_decays(machine, routine, form, lengths, carried):
+    """Their squared norm is 0: a second moment of 0 stays, others decay."""
     one, before = step_of(NOVOGRAD[0]), [np.full(1, carried, np.float32) for _ in lengths]
     left = implementation(form, machine)(make(NOVOGRAD[0], lengths, steps=[one]).replace(second_moment=before))
     faded = np.full(1, np.float32(one["beta2"]) * np.float32(carried))
@@ -35,8 +35,8 @@ def test_the_second_moment_of_no_elements_fades(machine, routine, form, lengths,
 
 @novograd
 @few(4, lengths=st.lists(sizes((2100,)), max_size=3), kind=KINDS)
-def test_the_first_gradient_is_taken_as_it_is(machine, routine, form, lengths, kind):
-    """Whenever it comes: as long as all of a gradient is 0, so is the second moment."""
+def test_the_first_norm_is_not_averaged(machine, routine, form, lengths, kind):
+    """In any step: the second moment is 0 as long as gradients are."""
     run, one, dtypes = implementation(form, machine), step_of(NOVOGRAD[0]), tuple(filter(None, kind))
     real = arithmetic(kind[0])
     case = beginning(lengths, [one, one], dtypes)

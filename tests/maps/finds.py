@@ -25,7 +25,7 @@ def page(items: Iterable[Item] = ()) -> str:
         return f"```python\n{found[1]}```\n\n```text\n{said(found[1], found[2])}\n```"
 
     text = PROGRAM.sub(with_report, PAGE.read_text())
-    lines = [["rule", "by default", "what it asks for"], ["---"] * 3]
+    lines = [["rule", "by default", "what it requires"], ["---"] * 3]
     for listed, default in ((rules.ON, "on"), (rules.OFF, "off")):
         lines += [[f"`{name}`", default, what] for name, what in listed.items()]
     return with_section(text, "rules", table(lines))

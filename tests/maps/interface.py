@@ -58,7 +58,7 @@ def costs() -> Iterator[str]:
         for name, form in routine.forms.items():
             assert form.merged == (name != "separate")
             moved = tuple(bytes_of(routine, name, dtypes) for dtypes in SIGNATURES.values())
-            more = f" and {form.iterated} for each iteration" if form.iterated else ""
+            more = f" plus {form.iterated} per iteration" if form.iterated else ""
             forms.setdefault(moved, []).append(f"{name} {form.launches}{more}")
         for moved, launches in forms.items():
             yield f"| {routine.name} | {', '.join(launches)} | {' | '.join(map(str, moved))} |"
@@ -68,14 +68,14 @@ def slot(x: Slot) -> str:
     """A slot, and what is special about it."""
     assert x.written == (x.name != "grads")
     return noted(x.name, ["optional"] * x.optional + ["never negative"] * (not x.signed)
-                 + [f"shape (1,), at first {x.initial}"] * x.scalar)
+                 + [f"shape (1,), initially {x.initial}"] * x.scalar)
 
 
 def hyper(x: Hyper) -> str:
     """A number: its default, and its bounds if they are not the usual ones."""
     return noted(x.name if x.default is None else f"{x.name}={x.default!r}",
                  ["above 0"] * x.positive + [f"below {x.below!r}"] * (x.below < math.inf)
-                 + ["whole"] * x.whole + ["one for all"] * (not x.per_tensor))
+                 + ["integer"] * x.whole + ["a single value"] * (not x.per_tensor))
 
 
 def noted(name: str, notes: list[str]) -> str:
@@ -90,9 +90,9 @@ def by_others(lines: Iterable[str]) -> dict[str, str]:
         name = line.partition("(")[0]
         one, other = ours.get(name.removeprefix("merged_"), ""), ours.get(name, "")
         if other not in ("", line) and line.startswith(other[:-1]) and "(" not in line[len(other) :]:
-            known[line] = f"As in `refopt.cpu`, and `{line[len(other) - 1:].strip(', )')}`"
+            known[line] = f"As in `refopt.cpu`, plus `{line[len(other) - 1:].strip(', )')}`"
         elif name != line and f"merged_{one}" == re.sub(r"\w+", lambda word: SINGULAR.get(word[0], word[0]), line):
-            known[line] = "As those of one tensor, but of lists, by the names of the arrays above"
+            known[line] = "As for one tensor, but with lists, which have the names of the arrays above"
     return known
 
 
@@ -110,7 +110,7 @@ def peers() -> Iterator[str]:
     def pairs(mapping: Any) -> str:
         return ", ".join(f"`{ours}`" + f" {theirs!r}" * (ours != theirs) for ours, theirs in mapping.items()) or "-"
 
-    yield "| routine | states | numbers | has to have | switches | choices | counts steps |"
+    yield "| routine | states | numbers | required | switches | choices | counts steps |"
     yield "| --- " * 7 + "|"
     for name, peer in PEERS.items():
         columns = *map(pairs, peer[:5]), "yes" if peer.counts else "no"

@@ -23,7 +23,7 @@ def page(items: Iterable[Item] = ()) -> str:
 
 def table(routine: Routine) -> list[str]:
     """A row for each slot, a column for each value; one for the factor, where it is not as all gradients."""
-    lines = [f"### {routine.name}", "", "| what enters | NaN | inf |", "| --- | --- | --- |"]
+    lines = [f"### {routine.name}", "", "| input | NaN | inf |", "| --- | --- | --- |"]
     rows = {slot: [left(routine, slot, value) for value in (np.nan, np.inf)] for slot in
             (*(slot.name for slot in routine.slots if slot.name != "master_params"), *GATE)}
     as_gradients = [[(name, kind, name not in routine.scalars) for name, kind, _ in each] for each in rows["grads"]]

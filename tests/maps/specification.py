@@ -50,12 +50,12 @@ def page(items: Iterable[Item]) -> str:
     for name, functions in known.items():
         laws = {function: rows for function, rows in functions.items() if is_law(function)}
         at_home = {function: rows for function, rows in laws.items() if home(function, known) in (name, "")}
-        count = f"{len(laws)} laws, {sum(map(len, laws.values()))} tests"
+        count = f"{len(laws)} law{'s' * (len(laws) > 1)}, {sum(map(len, laws.values()))} tests"
         lines += [f"## {name}", "", f"{says[name]}: {count}.", "", *listed(at_home)]
         if others := [f"[{title(x)}](#{home(x, known).lower()})" for x in laws if x not in at_home]:
-            lines.append(f"- of other clauses, too: {', '.join(others)}")
+            lines.append(f"- also, from other clauses: {', '.join(others)}")
         lines.append("")
-    return "\n".join([head(PAGE), *lines, "## Beside the clauses", "", *listed(beside(items)), ""])
+    return "\n".join([head(PAGE), *lines, "## Outside the clauses", "", *listed(beside(items)), ""])
 
 
 def home(function: str, known: dict[str, dict[str, list[Item]]]) -> str:
@@ -92,5 +92,5 @@ def of_routines(items: Iterable[Item]) -> str:
     known = [(len(members - names), group, members) for group, members in GROUPS.items() if names <= members]
     count, group, members = min(known)
     if count < min(len(names), 4):
-        return group + f" but {', '.join(name for name in ROUTINES if name in members - names)}" * bool(count)
+        return group + f" except {', '.join(name for name in ROUTINES if name in members - names)}" * bool(count)
     return ", ".join(name for name in ROUTINES if name in names)

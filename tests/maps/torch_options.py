@@ -19,17 +19,17 @@ SHARED = {"masters": None, "states": None, "sparse": None, "compare_masters": Fa
 OTHERS = {"ns_steps": 3, "adjust_lr_fn": "match_rms_adamw", "blocks": (2, 1, "matrix"),
           "restarts": (2, 4), "compute": "float16", "beta2": 0.9}
 ABOUT = {
-    "masters": '`"fp32"` keeps an fp32 master of each parameter of fp16 or bf16, `"remainder"` the 16 bits that an '
-               'fp32 number has beyond its bf16, `"remainder8"` the first 8; `master_param` in the state',
+    "masters": '`"fp32"` keeps an fp32 master of each fp16 or bf16 parameter; `"remainder"` the 16 bits that bf16 '
+               'drops from fp32, `"remainder8"` the first 8 of them; `master_param` in the state',
     "states": '`"8bit"` keeps the states of elementwise routines in 8 bits',
-    "sparse": '`"rows"` updates only the rows that sparse gradients name, in SGD, Adam, AdamW and Adagrad',
-    "compare_masters": "whether each step compares fp32 masters with what their parameters store, for writes through "
+    "sparse": '`"rows"` updates only the rows in sparse gradients, in SGD, Adam, AdamW and Adagrad',
+    "compare_masters": "whether each step compares fp32 masters with their parameters, to notice writes through "
                        "`param.data`, which PyTorch does not count",
-    "max_norm": "the gradients are clipped to this norm of all of them, by a scan on the device",
-    "norm_type": "of `max_norm`: 2, `inf`, or another",
-    "error_if_nonfinite": "whether a norm of inf or NaN raises; each step waits for it then",
-    "rounding": '`"stochastic"` rounds bf16 parameters without masters, their states and 8-bit ones stochastically',
-    "seed": "of the first step that is rounded stochastically; groups have the next one as an option"}
+    "max_norm": "clips the norm of all gradients together to this number, on the device",
+    "norm_type": "the norm for `max_norm`: 2, `inf` or another",
+    "error_if_nonfinite": "whether a norm of inf or NaN raises; if so, each step waits for the norm",
+    "rounding": '`"stochastic"` rounds bf16 parameters without masters, their states and 8-bit states stochastically',
+    "seed": "the seed of the first stochastically rounded step; each group stores the next one as an option"}
 
 
 class Changed(NamedTuple):
@@ -57,12 +57,12 @@ def page(items: Iterable[Item] = ()) -> str:
     for name, _, what in ROW.findall("\n".join(sections)):
         said.setdefault(name, []).append(re.sub(r"“\w+: ", "“", what))
     common = {name: texts[0] for name, texts in said.items() if len(texts) > 2 and len({*texts}) == 1}
-    lines += ["", "What an option is in all classes that have it:", "", "| option | what it is |", "| --- | --- |"]
+    lines += ["", "Common options, which mean the same in all classes:", "", "| option | what it is |", "| --- | --- |"]
     lines += [f"| `{name}` | {what} |" for name, what in common.items()]
     for text in sections:
         usual = ", ".join(f"`{name}={default}`" for name, default, _ in ROW.findall(text) if name in common)
         text = ROW.sub(lambda row: "" if row[1] in common else row[0], text).rstrip()
-        lines += ["", text.replace("`.\n", f"`. As in all: {usual}.\n", 1) if usual else text]
+        lines += ["", text.replace("`.\n", f"`. Common options: {usual}.\n", 1) if usual else text]
     return "\n".join([*lines, ""])
 
 

@@ -1,16 +1,19 @@
-"""What docs/oracle-bounds.md says that right code may do otherwise: each row by code that does it, with other bits."""
+"""Each row of docs/oracle-bounds.md on what correct code may do differently, by code that does it, with other bits."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from oracle.corpus import PLANTED
+from oracle.test_rewritings import EXAMPLES
 from refopt import cpu, oracle
 
 pytestmark = pytest.mark.clause("N13")
 PAGE = (Path(oracle.__file__).parents[2] / "docs/oracle-bounds.md").read_text()
-TABLE = PAGE.partition("| what right code may do otherwise |")[2].partition("\n\n")[0]
+TABLE = PAGE.partition("| what correct code may do differently |")[2].partition("\n\n")[0]
 ROWS = [line.split("|")[1].strip() for line in TABLE.splitlines()[2:]]
+SAID = f"requires {EXAMPLES} examples of each", f"plants {len(PLANTED)} bugs"
 f4, f8 = np.float32, np.float64
 QUICK = dict(examples=0, diagnose=False, process=False)
 
@@ -138,17 +141,17 @@ STEPS = {
     "add the squares": [("lars_momentum", lars(one_by_one), "float32", "L1"),
                         ("lars_momentum", lars(backwards), "float32", "L5")],
     "keep numbers in double": [("adamw", adamw(), "float32", "L1", {"beta1": 0.9, "beta2": 0.999})],
-    "RAdam's rho by the paper's closed form": [("radam", radam, "float32", "L1"), ("radam", radam, "float64", "L1")],
-    "powers of beta": [("adamw", adamw(power=by_pow), "float32", "L1"),
-                       ("adamw", adamw(power=by_products), "float32", "L1")],
+    "compute RAdam's rho by the paper's": [("radam", radam, "float32", "L1"), ("radam", radam, "float64", "L1")],
+    "compute powers of beta": [("adamw", adamw(power=by_pow), "float32", "L1"),
+                               ("adamw", adamw(power=by_products), "float32", "L1")],
     "keep 16-bit states wider": [("lamb", wider_lamb, "bfloat16", "L1")],
     "regroup products of subnormal": [("sgd", subnormal_sgd, "float32", "L7")]}
-BRANCH = "decide a branch the other way"
-OFTEN = "regroup sums", "add the squares", "powers of beta", "regroup products of subnormal"
+BRANCH = "take the other side of a branch"
+OFTEN = "regroup sums", "add the squares", "compute powers of beta", "regroup products of subnormal"
 
 
 def test_every_row_has_code():
-    assert len(ROWS) == len(STEPS) + 1
+    assert len(ROWS) == len(STEPS) + 1 and all(x in PAGE for x in SAID)
     for row in ROWS:
         assert sum(row.startswith(name) for name in (*STEPS, BRANCH)) == 1, row
 

@@ -87,11 +87,7 @@ def test_an_error_arrives_as_the_derivative_has_it(shape, compute, monkeypatch):
     assert np.allclose(bound, abs(off) / 2, rtol=1e-5, atol=1e-12)
 
 
-def iterated_from(x):
-    for a, b, c in FIVE:
-        square = x @ x.T
-        x = a * x + (b * square + c * square @ square) @ x
-    return x
+iterated_from = partial(standard, triples=FIVE, rounded=np.asarray, unfused=np.asarray, product=np.matmul)
 
 
 def test_the_deviation_is_that_of_random_roundings():

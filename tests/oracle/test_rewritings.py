@@ -87,6 +87,7 @@ def test_in_fp64_as_well(routine):
     assert 0.1 < max(largest.values()) <= 1 and others > 5, largest
 
 
+EXAMPLES = 500  # of each rule
 CHOICES = [*[(name, {}) for name in VARIANTS if name in ROUTINES],  # iterations of matrices have a bound of their own
            *[(name, {"decay": "decoupled"}) for name, row in EXTENDED.items() if "decay" in row.choices],
            ("adagrad", {"epsilon_at": "inside"}), ("adamax", {"epsilon_at": "gradient", "maximize": True})]
@@ -105,7 +106,7 @@ def test_variants_in_any_order(routine, choices):
 def test_many_examples(routine, real):
     """All are within, rounded to nearest, and off by up to a whole unit in each operation, in another order too."""
     for chance in (0, 1):
-        largest, _ = largest_ratios(routine, real, 500, chance)
+        largest, _ = largest_ratios(routine, real, EXAMPLES, chance)
         assert max(largest.values()) <= 1, largest
 
 

@@ -1,4 +1,4 @@
-"""Keras 3's optimizers on PyTorch's CPU tensors: somebody else's code, each of some steps within the formula's bound.
+"""Keras 3's optimizers on PyTorch's CPU tensors: independent code, each of several steps within the formula's bound.
 
 Keras multiplies by the root of a mean square before it divides by another in Adadelta, adds epsilon to the mean square
 before it subtracts the squared mean in the centered RMSProp, and decays the parameter before the step; NAdam's momentum

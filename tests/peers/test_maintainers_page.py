@@ -45,7 +45,7 @@ def project(tmp_path_factory):
     """A project with the examples in its folder ci."""
     folder = tmp_path_factory.mktemp("project")
     shutil.copytree(ci_examples.FOLDER, folder / "ci", ignore=shutil.ignore_patterns("__pycache__"))
-    line, file = re.search(r"`(L1 # .*)` in a file `(.*)`:", (ROOT / "docs" / "maintainers.md").read_text()).groups()
+    line, file = re.search(r"`(L1 # .*)` in a file\s+`(.*)`:", (ROOT / "docs" / "maintainers.md").read_text()).groups()
     (folder / file).write_text(f"{line}\n")
     for _, text in blocks("maintainers"):
         if file := FILE.match(text):

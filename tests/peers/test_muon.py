@@ -1,8 +1,8 @@
 """PyTorch's Muon on the CPU, fp32 parameters: somebody else's code, whose bits differ where it rounds elsewhere.
 
 PyTorch rounds to bf16 three times, the momentum, its norm and the quotient; refopt rounds the quotient alone. The
-distance was measured: the updates of 36 random matrices of 16 x 16 to 100 x 300 differ by at most 2.4 % of their norm,
-and each from fp64 by at most 2.1 %.
+updates of 36 random matrices of 16 x 16 to 100 x 300 were measured to differ by at most 3.0 % of their norm, or 3.5 %
+without Nesterov momentum (PyTorch 2.13).
 """
 
 import numpy as np

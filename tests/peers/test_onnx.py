@@ -1,4 +1,4 @@
-"""ONNX's reference of its training operators, in NumPy: somebody else's code, within the formula's bound.
+"""ONNX's reference implementation of its training operators, in NumPy: independent code, within the formula's bound.
 
 It evaluates scalars, and steps that they are in, in double, and what it returns is rounded to the tensors' type here.
 """

@@ -1,4 +1,4 @@
-"""optax's optimizers, on JAX's CPU arrays: somebody else's code, each of some steps within the formula's bound.
+"""optax's optimizers, on JAX's CPU arrays: independent code, each of several steps within the formula's bound.
 
 optax adds an update, the negative step: lr, or its product with the decay, multiplies the whole at the end. It takes a
 reciprocal root, good to two ulps, for the root and the quotient in RMSProp, where lr is the last of the factors. Powers

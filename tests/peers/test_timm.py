@@ -1,4 +1,4 @@
-"""timm's optimizers, on PyTorch's CPU tensors: somebody else's code, each of some steps within the formula's bound.
+"""timm's optimizers, on PyTorch's CPU tensors: independent code, each of several steps within the formula's bound.
 
 LAMB divides sqrt(v) by the root of its correction, for the root of the corrected v: a root and a quotient either way,
 and the correction's error is halved. Its first moment moves by lerp, m + (1 - beta1) * (g - m), with 1 - beta1 much

@@ -25,22 +25,21 @@ def model_of(dtype=None):
     return torch.nn.Sequential(torch.nn.Linear(32, 7), torch.nn.Tanh(), torch.nn.Linear(7, 1)).to(dtype)
 
 
-def sharded(model):
-    for layer in model:
-        if isinstance(layer, torch.nn.Linear):
-            fsdp.fully_shard(layer)
-    return fsdp.fully_shard(model)
-
-
-def replicated(model):
-    """Whole on each place along one axis of a mesh, of which there is one; sharded along the other."""
+def sharded(model, names=("shards",)):
+    """Along the last axis of a mesh of CPUs, even where GPUs are."""
     from torch.distributed.device_mesh import init_device_mesh
 
-    mesh = init_device_mesh("cpu", (1, distributed.get_world_size()), mesh_dim_names=("copies", "shards"))
+    sizes = (1, distributed.get_world_size())[-len(names):]
+    mesh = init_device_mesh("cpu", sizes, mesh_dim_names=names)
     for layer in model:
         if isinstance(layer, torch.nn.Linear):
             fsdp.fully_shard(layer, mesh=mesh)
     return fsdp.fully_shard(model, mesh=mesh)
+
+
+def replicated(model):
+    """Whole on each place along one axis of a mesh, of which there is one; sharded along the other."""
+    return sharded(model, ("copies", "shards"))
 
 
 def parallel(model):

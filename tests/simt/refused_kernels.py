@@ -230,7 +230,7 @@ REFUSED = {
     "a captured variable that is passed on": ("y[0] = applied(lambda a: a + n, 1)", "is passed on"),
     "a shuffle of 8 bits at first": (
         "v = np.uint8(n)\nfor i in range(n):\n    v = cuda.shfl_sync(-1, v, 0) + 1\ny[0] = v", "shfl_sync of uint8"),
-    "a loop over an array and a number": ("for i in (x, 1):\n    y[0] = 1", "a tuple of several types")}
+    "a loop over an array and a number": ("for i in [x, 1]:\n    y[0] = 1", "a tuple of several types")}
 
 # Odd, and compiled.
 RIGHT = {

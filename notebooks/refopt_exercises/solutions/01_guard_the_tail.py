@@ -6,8 +6,9 @@ Explained in: ../2-from-ten-lines.ipynb
 """
 
 # %% [markdown]
-# A gradient was scaled up before the backward pass, and has to be scaled down again: `out[i] = k * x[i]`. There is a
-# thread for each element. Blocks have 32 threads each, so the last block has more threads than there are elements left.
+# A gradient was scaled up before the backward pass, and has to be scaled down again: `out[i] = k * x[i]`. The launch
+# has a thread for each element. Blocks have 32 threads each, so the last block may have more threads than there are
+# elements left.
 
 # %%
 import numpy as np
@@ -53,7 +54,7 @@ def scale(x, out, k):
 # exercise.check(scale)
 
 # %% [markdown]
-# What your threads touch: a mark for each thread (down) and element (across).
+# The picture shows which elements your threads access: a mark for each thread (down) and element (across).
 
 # %% [notebook]
 # exercise.picture(scale)

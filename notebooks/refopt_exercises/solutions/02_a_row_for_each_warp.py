@@ -6,7 +6,7 @@ Explained in: ../3a-lars-in-two-launches.ipynb
 """
 
 # %% [markdown]
-# Broadcasting: a vector is added to each row of a matrix. A block is one warp of 32 threads and takes one row, whose
+# Add a vector to each row of a matrix, as broadcasting does. A block is one warp of 32 threads and takes one row, whose
 # number is `cuda.blockIdx.x`. A row may have more elements than there are threads, or fewer.
 
 # %%
@@ -50,7 +50,7 @@ def add_row(x, b, out):
 # exercise.check(add_row)
 
 # %% [markdown]
-# In the picture, elements of a matrix are numbered as they lie in memory: row by row.
+# In the picture, elements of a matrix are numbered in the order of memory, row by row.
 
 # %% [notebook]
 # exercise.picture(add_row)

@@ -6,8 +6,8 @@ Explained in: ../2-from-ten-lines.ipynb
 """
 
 # %% [markdown]
-# Momentum for one tensor. The grid is fixed: 2 blocks of 32 threads, however large the tensor is. The whole grid takes
-# the first 64 elements, then the next 64, and so on.
+# Write the momentum step for one tensor. The grid has 2 blocks of 32 threads, however large the tensor is. The whole
+# grid takes the first 64 elements, then the next 64, and so on.
 
 # %%
 import numpy as np
@@ -35,8 +35,8 @@ exercise = Exercise("03_grid_stride", spec, cases, launch, limits=["requests", "
                     large=lambda: arguments(2**18))
 
 # %% [markdown]
-# `cuda.gridsize(1)` is the number of all threads of the grid. A value that is needed twice is kept in a variable: an
-# array that has just been stored would be loaded again.
+# `cuda.gridsize(1)` is the number of all threads of the grid. Keep a value that you need twice in a variable: an
+# element that has just been stored would be loaded again.
 
 
 # %%
@@ -67,6 +67,7 @@ def momentum(p, g, v, lr, mu):
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# If the check says `DataRace`, two threads take one element: is the step the size of a block, or that of the grid?
+# If the check reports a `DataRace`, two threads take the same element: is your step the size of a block, or that of the
+# grid?
 #
 # </details>

@@ -1,13 +1,13 @@
 """Detective: a double among floats.
 
-Teaches: a Python number is fp64, and so is every result computed with it
+Teaches: a Python number, even an integer, turns fp32 arithmetic into fp64; `np.float32(...)` does not
 
 Explained in: ../7-what-goes-wrong.ipynb
 """
 
 # %% [markdown]
 # AdamW shrinks the weights before its step. The kernel below has the right formula, but on some GPUs it takes many
-# times as long as it should. The numbers do not show it. The executor knows the type that the compiler would give each
+# times as long as it should. Its results do not show why. The executor knows the type that the compiler would give each
 # operation.
 
 # %%
@@ -49,13 +49,13 @@ def shrink(p, lr, decay):
 
 
 # %% [markdown]
-# A test of the numbers finds nothing:
+# A comparison of the results finds no error:
 
 # %% [notebook]
 # exercise.compare(shrink)
 
 # %% [markdown]
-# The executor:
+# The executor finds it:
 
 # %% [notebook]
 # exercise.check(shrink)
@@ -71,6 +71,6 @@ def shrink(p, lr, decay):
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `ONE` is an fp32 number.
+# `ONE` has the type fp32.
 #
 # </details>

@@ -6,11 +6,11 @@ Explained in: ../7a-what-is-slow.ipynb
 """
 
 # %% [markdown]
-# Each row of a matrix has its own factor. In the kernel below each thread takes a row. It is correct but slow: rows lie
-# one after another in memory, so the threads of a warp load elements that are a whole row apart. Memory moves sectors
-# of 32 bytes, and each of these loads uses 4 bytes of its sector.
+# Each row of a matrix is multiplied by its own factor. In the kernel below each thread takes a row. It is correct but
+# slow: memory stores one row after another, so the threads of a warp load elements that are a whole row apart. Memory
+# moves sectors of 32 bytes, and each of these loads uses 4 bytes of its sector.
 #
-# Look at the picture first, then rewrite the kernel: the same loads and stores, by different threads.
+# Look at the picture first. Then rewrite the kernel so that other threads make the same loads and stores.
 
 # %%
 import numpy as np
@@ -58,7 +58,8 @@ def scale_rows(x, factors, out):
 # exercise.picture(scale_rows)
 
 # %% [markdown]
-# The picture shows all accesses at once. The cost depends on what a warp requests at a time: each line is one request.
+# The picture shows all accesses at once. The cost depends on the elements that a warp requests at a time. Each line
+# below is one request.
 
 # %% [notebook]
 # exercise.requests(scale_rows, "x")

@@ -8,7 +8,7 @@ Explained in: ../2b-sums.ipynb
 # %% [markdown]
 # Each block of 64 threads sums 64 elements; the last block may have fewer, and uses 0 for missing elements. A
 # floating-point sum depends on the order of the additions, so the specification fixes one: the second half is added to
-# the first, until one number is left.
+# the first, again and again, until one number is left.
 
 # %%
 import numpy as np
@@ -44,7 +44,7 @@ ZERO = np.float32(0)
 
 # %% [markdown]
 # All threads of a block see the memory of `cuda.shared.array`. `cuda.syncthreads()` waits until all of them have
-# reached it; values written before it can be read after it.
+# reached it; after it, each thread can read what the others wrote before it.
 
 
 # %%
@@ -80,7 +80,7 @@ def add_up(x, sums):
 # %% [markdown]
 # <details><summary>Hint 1</summary>
 #
-# In a level, thread t adds `shared[t + half]`, which another thread has written on the previous level.
+# On each level, thread t adds `shared[t + half]`, which another thread has written on the level before.
 #
 # </details>
 # <details><summary>Hint 2</summary>

@@ -6,11 +6,11 @@ Explained in: ../7-what-goes-wrong.ipynb
 """
 
 # %% [markdown]
-# To place tensors in a buffer from its end, you need for each of them the number of elements still to come: its own
+# To place tensors in a buffer from its end, you need, for each tensor, the number of elements still to come: its own
 # size plus all later ones. A block computes this in five rounds, in which each thread adds the element 1, 2, 4, 8 and
 # 16 places after its own.
 #
-# The kernel gives the right numbers here, and on a GPU on most days.
+# The kernel gives the right numbers here, and usually on a GPU.
 
 # %%
 import numpy as np
@@ -61,7 +61,7 @@ def suffix_sums(sizes, to_come):
 
 
 # %% [markdown]
-# The numbers alone:
+# A comparison of the numbers alone:
 
 # %% [notebook]
 # exercise.compare(suffix_sums)
@@ -78,7 +78,7 @@ def suffix_sums(sizes, to_come):
 # %% [markdown]
 # <details><summary>Hint 1</summary>
 #
-# Thread 3 reads what thread 4 writes, in the same round. What if thread 4 is faster?
+# Thread 3 reads the element that thread 4 writes in the same round. What if thread 4 is faster?
 #
 # </details>
 # <details><summary>Hint 2</summary>

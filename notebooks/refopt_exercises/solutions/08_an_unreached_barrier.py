@@ -6,9 +6,9 @@ Explained in: ../7-what-goes-wrong.ipynb
 """
 
 # %% [markdown]
-# The largest absolute value of each block of 64 elements, as a loss scaler needs it. With 128 elements the kernel is
-# correct. With 100 it hangs on one GPU and gives wrong numbers on another. The executor says which threads wait at the
-# barrier, and which never reach it.
+# The kernel below finds the largest absolute value of each block of 64 elements, as a loss scaler needs it. With 128
+# elements it is correct. With 100 it may hang on one GPU and give wrong numbers on another. The executor reports which
+# threads wait at the barrier, and how many never reach it.
 
 # %%
 import numpy as np
@@ -31,7 +31,7 @@ def arguments(n):
     return x, np.full(-(-n // 64), np.nan, np.float32)
 
 
-cases = {"128 elements": arguments(128), "100 elements": arguments(100), "65 elements": arguments(65)}
+cases = {"100 elements": arguments(100), "128 elements": arguments(128), "65 elements": arguments(65)}
 exercise = Exercise("08_an_unreached_barrier", spec, cases, launch, limits=["barriers", "requests"],
                     large=lambda: arguments(2**22))
 
@@ -75,11 +75,11 @@ def find_largest(x, largest):
 # %% [markdown]
 # <details><summary>Hint 1</summary>
 #
-# In the last block some threads have no element. What do they do while the others wait?
+# In the last block some threads have no element. Where are they while the others wait?
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# A thread without an element still takes part: with a value that cannot change a maximum of absolute values.
+# Let a thread without an element take part, with a value that cannot change a maximum of absolute values.
 #
 # </details>

@@ -6,9 +6,9 @@ Explained in: ../2b-sums.ipynb
 """
 
 # %% [markdown]
-# A warp sums a row of 32 numbers, neighbours first: 0 and 1, 2 and 3; then pairs of these. A block has four warps, so
-# it takes four rows. Neither shared memory nor a barrier is needed: `cuda.shfl_xor_sync(WARP, value, k)` gives each
-# lane the value of the lane whose number differs in the bits of k.
+# A warp sums a row of 32 numbers, neighbours first: 0 and 1, 2 and 3, and so on; then pairs of these sums. A block has
+# four warps, so it takes four rows. You need neither shared memory nor a barrier: `cuda.shfl_xor_sync(WARP, value, k)`
+# gives each lane the value of the lane whose number differs in the bits of k.
 
 # %%
 import numpy as np
@@ -67,11 +67,11 @@ def sum_rows(x, sums):
 # <details><summary>Hint 1</summary>
 #
 # Lane 0 first needs the value of lane 1, and lane 2 that of lane 3: numbers that differ in bit 0. Then lane 0 needs the
-# sum of lanes 2 and 3: bit 1.
+# sum of lanes 2 and 3, whose numbers differ from its own in bit 1.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Five rounds, with k = 1, 2, 4, 8, 16. In the end all lanes have the sum; one of them stores it.
+# There are five rounds, with k = 1, 2, 4, 8, 16. In the end all lanes have the sum; one of them stores it.
 #
 # </details>

@@ -1,14 +1,14 @@
 """Detective: the crowded bank.
 
-Teaches: shared memory has 32 banks, and a column of a tile of 32 by 32 lies in one of them
+Teaches: shared memory has 32 banks, and a column of a tile of 32 by 32 is in one of them
 
 Explained in: ../7a-what-is-slow.ipynb
 """
 
 # %% [markdown]
-# A transposition through shared memory: a warp loads the rows of a tile of 32 by 32 and stores its columns, so that
-# both the loads and the stores of global memory are coalesced. All numbers are right and every access is in bounds, but
-# the kernel is no faster than one without the tile. The score shows why.
+# The kernel below transposes through shared memory: a warp loads the rows of a tile of 32 by 32 and stores its columns,
+# so that both the loads and the stores of global memory are coalesced. All numbers are right and every access is in
+# bounds, but the accesses to shared memory are slow. The score shows why.
 
 # %%
 import numpy as np
@@ -73,12 +73,12 @@ def transpose(x, out):
 # %% [markdown]
 # <details><summary>Hint 1</summary>
 #
-# A word of shared memory lies in bank `address / 4 % 32`. In which banks are `tile[0, k]`, `tile[1, k]`, `tile[2, k]`?
+# A word of shared memory is in bank `address / 4 % 32`. In which banks are `tile[0, k]`, `tile[1, k]`, `tile[2, k]`?
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
 # If a row of the tile had 33 elements, the next row would begin one bank further on. The last element of each row may
-# stay empty.
+# stay unused.
 #
 # </details>

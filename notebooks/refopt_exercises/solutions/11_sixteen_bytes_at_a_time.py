@@ -1,12 +1,12 @@
 """Sixteen bytes at a time.
 
-Teaches: vector loads and stores, which move four elements with one request, and the tail they leave
+Teaches: vector loads and stores, which move four elements with one request, and the tail that they leave
 
 Explained in: ../2a-all-tensors.ipynb
 """
 
 # %% [markdown]
-# SGD, four elements at a time: `p = p - lr * g`. The kernel gets addresses in bytes and the number of elements.
+# Write SGD, `p = p - lr * g`, four elements at a time. The kernel gets addresses in bytes and the number of elements.
 # `load4_float32(address)` returns a tuple of four with one request of 16 bytes, and `store4_float32(address, values)`
 # stores one; the address must be a multiple of 16. Load and store the remaining elements one by one.
 
@@ -70,12 +70,12 @@ def sgd(p, g, size, lr):
 # %% [markdown]
 # <details><summary>Hint 1</summary>
 #
-# A grid-stride loop in which a thread takes four neighbours. Where does thread 0 continue, if thread 1 begins at
-# element 4?
+# Use a grid-stride loop in which a thread takes four neighbours. If thread 1 begins at element 4, where does thread 0
+# continue?
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Element i of fp32 is at `p + 4 * i`. An i that is a multiple of 4 is at a multiple of 16 bytes.
+# Element i of fp32 is at `p + 4 * i`. If i is a multiple of 4, that is a multiple of 16 bytes from p.
 #
 # </details>

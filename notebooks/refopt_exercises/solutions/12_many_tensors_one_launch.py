@@ -6,9 +6,9 @@ Explained in: ../2a-all-tensors.ipynb
 """
 
 # %% [markdown]
-# SGD for a list of tensors, which have 3, 70, 0 and 1100 elements. `parts.Table` writes their addresses into a table,
-# cuts them into chunks of at most 1024 elements, and launches a block for each chunk. The block looks up its own row of
-# `chunks`, and its threads loop over the elements from `start` to `stop`, as a grid does over a whole tensor.
+# Write SGD for a list of tensors, which have 3, 70, 0 and 1100 elements. `parts.Table` writes their addresses into a
+# table, cuts them into chunks of at most 1024 elements, and launches a block for each chunk. The block looks up its own
+# row of `chunks`, and its threads loop over the elements from `start` to `stop`, as a grid does over a whole tensor.
 
 # %%
 import numpy as np
@@ -47,7 +47,7 @@ exercise = Exercise("12_many_tensors_one_launch", spec, cases, launch, limits=["
 def sgd(addresses, chunks, lr):
     c = cuda.blockIdx.x
     tensor, start, stop = chunks[c, TENSOR], chunks[c, START], chunks[c, STOP]
-    p, g = addresses[0, tensor], addresses[1, tensor]  # where the tensor of the first list begins, and of the second
+    p, g = addresses[0, tensor], addresses[1, tensor]  # where the tensor's arrays of the two lists begin
     # [solution]
     for i in range(start + cuda.threadIdx.x, stop, cuda.blockDim.x):
         store_float32(p + 4 * i, load_float32(p + 4 * i) - lr * load_float32(g + 4 * i))
@@ -65,7 +65,7 @@ def sgd(addresses, chunks, lr):
 # %% [markdown]
 # <details><summary>Hint 1</summary>
 #
-# It is a grid-stride loop, with the block instead of the grid and the chunk instead of the tensor.
+# Write a grid-stride loop, with the block instead of the grid and the chunk instead of the tensor.
 #
 # </details>
 # <details><summary>Hint 2</summary>

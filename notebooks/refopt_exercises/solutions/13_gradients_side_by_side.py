@@ -6,9 +6,9 @@ Explained in: ../8-coalescing.ipynb
 """
 
 # %% [markdown]
-# Gradients of fp32 go into one buffer of fp16, each at an offset that is a multiple of 128 elements, multiplied by a
-# scale. Leave the gaps between them unchanged. A row of the table has the address of a gradient, its offset in the
-# buffer, and its number of elements; a block takes a row.
+# Copy fp32 gradients into one fp16 buffer, multiplied by a scale, each to an offset that is a multiple of 128 elements.
+# Leave the gaps between them unchanged. A row of the table has the address of a gradient, its offset in the buffer, and
+# its number of elements; a block takes a row.
 
 # %%
 import numpy as np

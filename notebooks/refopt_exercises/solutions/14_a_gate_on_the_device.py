@@ -6,8 +6,8 @@ Explained in: ../6-mixed-precision.ipynb
 """
 
 # %% [markdown]
-# In mixed precision a step is skipped if any gradient is inf or NaN. If the host reads the flag, it waits for the GPU,
-# and the GPU then waits for the host. So the flag stays on the device: one kernel sets it, the next one reads it.
+# In mixed precision a step is skipped if any gradient is inf or NaN. If the host read the flag, it would wait for the
+# GPU, and then the GPU for the host. So the flag stays on the device: one kernel sets it, the next one reads it.
 
 # %%
 import numpy as np

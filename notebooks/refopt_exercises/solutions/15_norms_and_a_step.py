@@ -8,7 +8,7 @@ Explained in: ../3-lars.ipynb
 # %% [markdown]
 # LARS gives each tensor a rate that depends on the norms of its parameter and its gradient. A block of 64 threads takes
 # one tensor: each thread adds up squares of elements that are 64 apart, a tree joins the 64 sums, and then all threads
-# update. Where a norm is 0 the rate is `lr`: otherwise a tensor that begins at 0 could never leave it.
+# update. If a norm is 0, the rate is `lr`; otherwise a tensor that begins at 0 could never change.
 
 # %%
 import numpy as np

@@ -89,11 +89,12 @@ def rule(p, g, m, k):
 # %% [markdown]
 # <details><summary>Hint 1</summary>
 #
-# The sign by comparisons: `a if condition else b`. The numbers in it are fp32, or the kernel computes in fp64.
+# Compute the sign by comparisons: `a if condition else b`. Its numbers must be fp32; otherwise the kernel computes in
+# fp64.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# The blend with beta1 is only for the sign. The stored momentum is the blend with beta2.
+# The blend with beta1 serves only for the sign. Store the blend with beta2 as the momentum.
 #
 # </details>

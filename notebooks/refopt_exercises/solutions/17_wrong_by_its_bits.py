@@ -1,19 +1,19 @@
 """Wrong by its bits.
 
-Teaches: formulas that are equal in exact arithmetic round differently; the elements that differ show where
+Teaches: formulas that are equal in exact arithmetic round differently; the elements that differ show which line does
 
 Explained in: ../15-the-oracle.ipynb
 """
 
 # %% [markdown]
-# Another AdamW agrees with yours within any tolerance, but not bit for bit, so two runs of the same training drift
-# apart. You have its results, not its source. One line of the kernel below differs from what the suspect computes,
-# though both are AdamW on paper. Find the line by the bits, and write what the suspect has. There are four suspicions,
-# all of them equal to the kernel in exact arithmetic:
+# Another AdamW, the suspect, agrees with yours within any reasonable tolerance, but not bit for bit, so two runs of the
+# same training drift apart. You have its results, not its source. It computes one line of the kernel below differently,
+# though both are AdamW on paper. Find the line by comparing bits, and write it as the suspect does. There are four
+# suspicions, all of them equal to the kernel in exact arithmetic:
 #
-# - the decay is subtracted, `p - lr * coeff * p`, not a factor of p;
+# - the decay is subtracted, `p - lr * coeff * p`, instead of multiplying p;
 # - the square is formed first, `(1 - beta2) * (g * g)`;
-# - the moment is divided by `1 - beta1_pow` before it is divided by the root, not the rate;
+# - the moment, instead of the rate, is divided by `1 - beta1_pow`, before it is divided by the root;
 # - the root is taken of the corrected square, `sqrt(u / (1 - beta2_pow))`, not of each.
 
 # %%
@@ -52,7 +52,7 @@ def sqrt(x):
 
 
 # %% [markdown]
-# The oracle allows as much rounding error as the formula can cause. By its first law the suspect is right:
+# The oracle allows as much rounding error as the formula can cause. It finds that the suspect obeys its first law:
 
 # %% [notebook]
 # from refopt import oracle
@@ -81,7 +81,7 @@ def adamw(p, g, m, u, lr, beta1, beta2, epsilon, coeff, beta1_pow, beta2_pow):
 
 
 # %% [markdown]
-# How many elements differ, of which array, in which case? Which arrays are the same, and which case makes all the same?
+# How many elements of each array differ in each case? Which arrays are always equal, and in which case are all equal?
 
 # %% [notebook]
 # exercise.differences(adamw)
@@ -95,11 +95,11 @@ def adamw(p, g, m, u, lr, beta1, beta2, epsilon, coeff, beta1_pow, beta2_pow):
 # %% [markdown]
 # <details><summary>Hint 1</summary>
 #
-# Both moments are the same, bit for bit. Which of the suspicions would change u?
+# Both moments are equal bit for bit. Which of the suspicions would change u?
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Without decay nothing differs. `lr * coeff * x` is computed from the left: `(lr * coeff) * x`.
+# Without decay no element differs. `lr * coeff * x` is computed from the left: `(lr * coeff) * x`.
 #
 # </details>

@@ -6,8 +6,9 @@ Explained in: ../1-why-merging-pays.ipynb
 """
 
 # %% [markdown]
-# Three kernels make one step of momentum, with a gradient that has to be scaled down. Each is as good as it can be:
-# every byte of every sector is used. Together they move 32 bytes per element in three launches. How few can it be?
+# Three kernels make one step of momentum, with a gradient that has to be scaled down. None of them wastes a byte: they
+# use every byte of every sector. Together they move 32 bytes per element in three launches. How few bytes and launches
+# are enough?
 #
 # Keep the order of the operations, so that the bits stay the same.
 
@@ -90,11 +91,12 @@ def step(p, g, v, scale, lr, mu):
 # %% [markdown]
 # <details><summary>Hint 1</summary>
 #
-# p, g and v have to be loaded, p and v stored: 20 bytes per element. Which of the 32 are loads of what was just stored?
+# p, g and v have to be loaded, p and v stored: 20 bytes per element. Which of the 32 are loads of values that were just
+# stored?
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Keep the new velocity in a variable: it is stored once, and not loaded again.
+# Keep the new velocity in a variable: store it once, and do not load it again.
 #
 # </details>

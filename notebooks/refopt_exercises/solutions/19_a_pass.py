@@ -6,11 +6,11 @@ Explained in: ../9-a-step-as-a-program.ipynb
 """
 
 # %% [markdown]
-# `step_program` writes a step as one `momentum` op per tensor: each of them is a launch. There is an op
-# `merged_momentum`, whose slots take any number of tensors. Write the pass that merges the updates.
+# `step_program` writes a step as one `momentum` op per tensor, and each op is a launch. The slots of another op,
+# `merged_momentum`, take any number of tensors. Write the pass that merges the updates.
 #
 # An op has `type`, `inputs` and `outputs` (names of variables by slot), and `attrs`, its numbers. A merged op has one
-# learning rate. Some layers of the second case have a different one.
+# learning rate. In the second case, two of the layers have another rate.
 
 # %%
 import numpy as np
@@ -45,8 +45,8 @@ cases = {"one learning rate": arguments(0.1, 0.1, 0.1, 0.1), "two learning rates
 exercise = Exercise("19_a_pass", spec, cases, launch, limits=["launches"])
 
 # %% [markdown]
-# The program before and after, as text: `print(program)`. A program does not change; `program.replace(main=...)` makes
-# another one, and a merged op must come after all ops that produce its gradients.
+# `print(program)` shows a program as text. A program cannot be changed; `program.replace(main=...)` returns another
+# one. A merged op must come after all ops that compute its gradients.
 
 
 # %%
@@ -83,6 +83,6 @@ def merge_updates(program):
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Updates may be one op only if all their attributes are the same: group them by `op.attrs["lr"]` first.
+# Updates can become one op only if all their attributes are equal: group them by `op.attrs["lr"]` first.
 #
 # </details>

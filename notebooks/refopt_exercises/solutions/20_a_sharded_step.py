@@ -7,12 +7,13 @@ Explained in: ../12-sharding.ipynb
 
 # %% [markdown]
 # Four ranks have the same parameter, each with its own gradient. An all-reduce gives every rank the whole sum, and
-# every rank then updates everything, with a velocity as large as the parameter. Sharded, a rank owns a quarter: it gets
-# the sum of its quarter, updates that with a velocity of a quarter, and the quarters are gathered.
+# every rank then updates everything, with a velocity as large as the parameter. In a sharded step, each rank owns a
+# quarter: it gets the sum of its quarter and updates it, with a velocity of that size; then an all-gather distributes
+# the quarters.
 #
-# `run_ranks` runs a function for each of four ranks in this process. `comm.reduce_scatter(source, target)` puts part
-# `comm.rank` of the sum into the target; `comm.all_gather(source, target)` puts the sources of all ranks side by side.
-# A slice such as `param[8:16]` is a view of the same memory.
+# `run_ranks` runs a function for each of four ranks in this process. `comm.reduce_scatter(source, target)` writes part
+# `comm.rank` of the sum into the target; `comm.all_gather(source, target)` writes the sources of all ranks into the
+# target, one after the other. A slice such as `param[8:16]` is a view of the same memory.
 
 # %%
 import numpy as np
@@ -95,6 +96,6 @@ def rank_step(comm, param, grad, velocity, lr, mu):
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Three lines: the sum of `own`, the update of `own`, the gathering of all parts.
+# You need three lines: sum `own`, update `own`, gather all parts.
 #
 # </details>

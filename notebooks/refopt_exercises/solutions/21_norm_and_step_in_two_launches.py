@@ -6,9 +6,9 @@ Explained in: ../2b-sums.ipynb
 """
 
 # %% [markdown]
-# Clip all gradients by their common norm, then step by AdamW, for any number of tensors. A launch sees everything that
-# the blocks of the previous one wrote, so one launch sums squares and the next one does the rest. No third launch is
-# needed for a single number: each block adds up the sums of all chunks, in the same order.
+# Clip all gradients by their common norm, then take a step of AdamW, for any number of tensors. A launch sees
+# everything that the blocks of the previous one wrote, so one launch sums squares, and the next one computes the norm
+# and the step. The norm needs no third launch: each block adds up the sums of all chunks, in the same order.
 #
 # The order is part of the specification. Lane t of 64 adds up the squares of elements t, t + 64, ... of its chunk of at
 # most 1024; the second half of the lanes is added to the first until one sum is left. The sums of chunks are added one
@@ -37,7 +37,7 @@ def sum_of_squares(chunk):
 
 def spec(params, grads, moments1, moments2, max_norm, lr, beta1, beta2, epsilon, coeff, beta1_pow, beta2_pow):
     total = ZERO
-    for g in sorted(grads, key=lambda g: -g.size):  # as the table has them; of one size, in the order of the list
+    for g in sorted(grads, key=lambda g: -g.size):  # in the table's order; those of equal size as in the list
         for start in range(0, g.size, 1024):
             total = total + sum_of_squares(g[start : start + 1024])
     norm = np.sqrt(total)
@@ -139,7 +139,7 @@ def step(table, sums, max_norm, *numbers):
 # exercise.check(step)
 
 # %% [markdown]
-# The first launch, and the second one:
+# The pictures show the first launch and the second one:
 
 # %% [notebook]
 # exercise.picture(step, "grads[0]", "grads[1]", "grads[2]")
@@ -150,12 +150,13 @@ def step(table, sums, max_norm, *numbers):
 # %% [markdown]
 # <details><summary>Hint 1</summary>
 #
-# The tree is that of exercise 6. Every thread can add up all sums: a warp that reads one element makes one request.
+# The tree is that of exercise 6. Every thread can add up all sums: if all threads of a warp read the same element, that
+# is one request.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `square_sums` has a place in `sums` for each chunk, so no two blocks write to one. Why would an atomic addition to one
+# `sums` has an element for each chunk, so no two blocks write to the same one. Why would an atomic addition to one
 # element give different bits?
 #
 # </details>

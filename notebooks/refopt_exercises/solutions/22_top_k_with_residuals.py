@@ -11,12 +11,12 @@ Explained in: ../11-fused-all-reduce.ipynb
 # are not lost: each rank keeps them in a *residual*, and adds it to its next gradient, until they are large enough.
 #
 # With `u = r + g`, an element is kept if `|u| < threshold`: `r` gets `u`, and `sent` gets 0. Otherwise `sent` gets `u`,
-# and `r` gets 0. So one of the two arrays has each element, bit for bit, also -0 and inf. The threshold is the k-th
-# largest `|u|`; if several elements equal it, all of them are sent. NaN is below no threshold, so it is sent: kept, it
-# would stay in the residual forever, and the other ranks would not notice.
+# and `r` gets 0. So one of the two arrays gets each element bit for bit, -0 and inf included. The threshold is the k-th
+# largest `|u|`; if several elements equal it, all of them are sent. NaN is below no threshold, so it is sent: if it
+# were kept, it would stay in the residual forever, and the other ranks would not notice.
 #
-# Each element that is sent travels with its index. The paper also corrects the momentum for elements that are sent
-# late, and clips gradients on each rank; this exercise leaves out both.
+# Each element is sent with its index. The paper also corrects the momentum for elements that are sent late, and clips
+# gradients on each rank; this exercise leaves out both.
 
 # %%
 import numpy as np
@@ -67,7 +67,7 @@ def select(g, r, sent, threshold):
         else:
             sent[i], r[i] = u, ZERO
     # [stub]
-    # # FILL ME IN, about 6 lines: the sum, and in which of the two arrays it goes
+    # # FILL ME IN, about 6 lines: the sum, and which of the two arrays gets it
     # [end]
 
 

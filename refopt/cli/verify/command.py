@@ -46,21 +46,21 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
         "verify",
         help="compare CPU reference and kernels, bit for bit",
         description="Compare the CPU reference with the kernels, bit for bit, on the tensors of a real model, "
-        "and launches and bytes with the catalogue.",
+        "and their launches and bytes with the catalogue.",
         epilog="Exit status: 0 if all is equal, 1 if anything differs, 2 for arguments or files that cannot be used, "
         "3 if the command itself fails; 130, 141 and 143 for Ctrl-C, a closed pipe and SIGTERM.",
     )
     add, forms = command.add_argument, list(dict.fromkeys(form for routine in KNOWN.values() for form in routine.forms))
     several = {"routine": [*KNOWN, *verify.AROUND], "dtype": list(verify.DTYPES), "form": forms}
     for name, choices in several.items():
-        text = f"{', '.join(choices)}; default all" + (" but separate, where there are two" if name == "form" else "")
+        text = f"{', '.join(choices)}; default all" + (", separate only if there is no other" if name == "form" else "")
         add(f"--{name}", **SEVERAL, choices=choices, metavar=name[0].upper(), help=text)
     names = list(workloads.WORKLOADS)
     add("--workload", choices=names, default=names[0], metavar="W", help=f"{', '.join(names)}; default {names[0]}")
     add("--device", choices=("gpu", "executor"), help="default: the GPU if there is one")
     add("--steps", type=_at_least(2), default=2, metavar="N", help="at least 2; default 2")
     add("--max-elements", type=_at_least(1), metavar="N", help="cap the elements of each tensor")
-    add("--full", action="store_true", help="all elements, also on the executor; nothing is counted there")
+    add("--full", action="store_true", help="all elements, even on the executor, which then counts nothing")
     add("--json", metavar="FILE", help="write a report in JSON; - for stdout, which then gets nothing else")
     return command
 

@@ -75,6 +75,8 @@ class Loops(Statements):
         return self._loop(node)
 
     def _do_For(self, node: ast.For) -> list[ast.stmt]:
+        if isinstance(node.iter, ast.List):  # Python compiles it as a tuple
+            node.iter = ast.copy_location(ast.Tuple(node.iter.elts, ast.Load()), node.iter)
         iterated, kind = self.visit(node.iter)
         return self._loop(node, iterated, item_of(kind))
 

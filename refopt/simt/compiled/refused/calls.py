@@ -72,10 +72,9 @@ _signatures: WeakKeyDictionary[Any, inspect.Signature] = WeakKeyDictionary()
 
 def _signature(function: types.FunctionType) -> inspect.Signature:
     """The signature of a function, which may be called for many kinds of arguments."""
-    known = _signatures.get(function)
-    if known is None:
-        known = _signatures[function] = inspect.signature(function)
-    return known
+    if function not in _signatures:
+        _signatures[function] = inspect.signature(function)
+    return _signatures[function]
 
 
 def device(node: ast.Call, function: types.FunctionType) -> Iterator[Refusal]:
@@ -93,7 +92,7 @@ def _arguments(node: ast.Call, function: types.FunctionType, what: str) -> Itera
         try:
             _signature(function).bind(*node.args, **{str(keyword.arg): None for keyword in node.keywords})
         except TypeError as error:
-            yield node, f"{what}: {error}", "see its parameters"
+            yield node, f"{what}: {error}", f"pass {', '.join(_signature(function).parameters)}"
 
 
 def literals(typer: Any, node: ast.Call, function: types.FunctionType, needed: frozenset[str]) -> Iterator[Refusal]:

@@ -49,10 +49,6 @@ class Refusals(Expressions):
         self.scope[node.name] = None
         return [node]
 
-    def _do_For(self, node: ast.For) -> list[ast.stmt]:
-        self._listed.add(node.iter)
-        return super()._do_For(node)
-
     def _loop(self, node: Any, iterated: ast.expr | None = None, element: Kind = None) -> list[ast.stmt]:
         if iterated is not None:
             self.hold(unfit("loop", node.iter, self.kinds.get(node.iter)))

@@ -45,7 +45,7 @@ class Expressions(Loops):
         self.parameters: frozenset[str] = frozenset()
         self._text: ast.AST | None = None
         self._negated: ast.AST | None = None  # the operand of ``not``
-        self._listed: set[ast.AST] = set()  # lists that are iterated over or searched: the compiler makes them tuples
+        self._listed: set[ast.AST] = set()  # lists that are searched: the compiler makes them tuples
 
     def refused(self, node: ast.AST, reason: str, instead: str) -> CompileError:
         """The error for a place in the source."""
