@@ -150,8 +150,10 @@ def inputs_of(
     if routine.matrix_arguments:
         lists = {name: [x] for name, x in arrays.items()}
         values |= routine.matrix_arguments(routine, lists, {**numbers, **choices}, **own)[0]
-    if not routine.elementwise:
-        values["stored"] = _stored(routine, held, after or {}, lambda x: lift(x.astype(real)))
+    if not routine.elementwise:  # the rule reads again what it has stored
+        states = {name: x for name, x in (after or {}).items() if name in routine.states and x is not None}
+        again = {name: lift(flat(x).astype(real)) for name, x in (states | {"params": held["params"]}).items()}  # type: ignore[union-attr]
+        values["stored"] = lambda name, x: again[name] if name in again else as_stored(x, held[name].dtype)
     return [p, g, *map(read, routine.carried)], values
 
 
@@ -168,12 +170,3 @@ def _values(
         if arithmetic.regroups and averages and hyper.name in values:
             values[hyper.name].terms = 1.0  # the weight of an average, which may be 1 - (1 - b)
     return values
-
-
-def _stored(
-    routine: Routine, held: Mapping[str, Any], after: Mapping[str, Any], lift: Callable[[Any], Any]
-) -> Callable[[str, Any], Any]:
-    """How a rule reads again what it has stored."""
-    again = {name: lift(flat(x)) for name, x in after.items() if name in routine.states and x is not None}
-    again["params"] = lift(held["params"])
-    return lambda name, x: again[name] if name in again else as_stored(x, held[name].dtype)
