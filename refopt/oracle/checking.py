@@ -18,7 +18,7 @@ from refopt.oracle.laws import FEW_BITS, LAWS, SYMMETRIES, Law
 from refopt.oracle.report import FAILED, SKIPPED, Item, Report
 from refopt.oracle.settings import all_chosen, settings_of
 from refopt.oracle.trial import FLUSHES, NO_ERROR, NONE_FOUND, Trial
-from refopt.oracle.trying import Tried, tries_of
+from refopt.oracle.trying import Tried
 from refopt.oracle.variants import ROUTINES, added, by_request, row_for
 
 DTYPES = tuple(sorted(SIZES, key=["float32", "float64", "float16", "bfloat16"].index))
@@ -174,8 +174,10 @@ def _held(row: Routine | None, tested: Any, of: _Asked, remarks: Sequence[str], 
         if why := lacking(kind):
             items += [Item(law.id, kind, law.name, SKIPPED, why, lacks=True) for law in of.wanted]
             continue
-        exact = of.exact and row is None
-        trial = Trial(row, tested, kind, of.seed, fixed, tried, of.secret, of.tolerance, exact, FEW_BITS in of.declared)
+        trial = Trial(
+            row, tested, kind, of.seed, fixed, tried, of.secret, of.tolerance, of.exact and row is None,
+            FEW_BITS in of.declared, of.examples,
+        )
         of_kind = _of_dtype(trial, of, tried)
         causes += of_kind.explained([cause.text for cause in causes if cause.share >= ENOUGH], of.diagnose)
         items += of_kind.items
@@ -213,7 +215,7 @@ def _of_dtype(trial: Any, of: _Asked, dtypes: Sequence[str]) -> Tried:
             done = dtypes.index(kind) * len(of.wanted) + k
             of.progress(done, len(of.wanted) * len(dtypes), f"{law.id} {law.name}, {kind}")
         again = _command(trial, dtypes if law.id == "L10" else [kind], law, of)
-        tried.law(law, tries_of(law, trial, of.examples), again)
+        tried.law(law, again)
     return tried
 
 

@@ -157,7 +157,7 @@ def _of_dtype(first: Trial, second: Trial, wanted: Iterable[str]) -> list[Item]:
             Try(x.label, lambda x=x: x, partial(_same, first, second))  # type: ignore[misc]
             for x in parts if x.id == id_
         ]
-        tried.law(Law(id_, PARTS[id_], "", lambda trial: ()), tries, "")
+        tried.law(Law(id_, PARTS[id_], "", lambda trial, tries=tries: tries), "")  # type: ignore[misc]
     return tried.items
 
 

@@ -49,6 +49,7 @@ class Trial:
         fixed: numbers and choices that all cases have, by name.
         dtypes: those of parameters that may be in a list with its own.
         secret: the seed of data that no step can foresee.
+        examples: how many cases of the step are drawn at random.
         given: the declared tolerance of runs, relative to a tensor's largest change; ``None`` to measure it.
         exact: whether results of runs must agree bit for bit wherever they are compared.
         coded: whether states are in few bits, so that cases cannot set them.
@@ -66,12 +67,12 @@ class Trial:
     def __init__(
         self, row: Routine | None, subject: Any, dtype: str, seed: int, fixed: Mapping[str, Any] | None = None,
         dtypes: Collection[str] = (), secret: int = 0, tolerance: float | None = None, exact: bool = False,
-        coded: bool = False,
+        coded: bool = False, examples: int = 0,
     ) -> None:
         self.row: Any = row
         self.subject, self.dtype, self.seed, self.exact, self.given = subject, dtype, seed, exact, tolerance
         self.fixed, self.dtypes, self.secret = dict(fixed or {}), tuple(dtypes), secret
-        self.coded, self.found = coded, True
+        self.coded, self.found, self.examples = coded, True, examples
         self.why_not = why_not(subject)
         self.recompiled = bool(getattr(subject, "recompiled", False))
         self.stored, self.real = numpy_dtype(dtype), arithmetic(dtype)
