@@ -34,7 +34,6 @@ ONE = {
     "verify": Step(["-m", "benchmarks.verify"], 300, "verify"),
     "optimizers": Step(["-m", "benchmarks.run", "optimizers"], 450, "optimizers"),
     "lars": Step(["-m", "benchmarks.run", "lars"], 300, "lars"),
-    "host_time": Step(["-m", "benchmarks.host_time"], 120, "host_time"),
     "first-step": Step(["-m", "benchmarks.first_step"], 120, "first-step"),
     "torch-step": Step(["-m", "benchmarks.torch_step"], 200, "torch-step"),
     "torch-training": Step(["-m", "benchmarks.torch_training"], 240, "torch-training"),
@@ -55,6 +54,7 @@ TWO = {
     "sharding": Step([*RANKS, "benchmarks.sharding"], 300, "sharding"),
     "fully-shard": Step([*TORCHRUN, "benchmarks.fully_shard"], 240, "fully-shard"),
     "elements": Step([*RANKS, "benchmarks.elements"], 240, "elements"),
+    "norm_shards": Step([*RANKS, "benchmarks.norm_shards"], 240, "norm_shards"),
 }
 
 

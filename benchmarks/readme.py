@@ -10,6 +10,7 @@ from benchmarks.sections import figures, table, with_section
 from refopt.catalog import KNOWN, Spec
 from refopt.gpu import show
 
+NORMED = {"lamb": "LAMB", "novograd": "NovoGrad", "lars_momentum": "LARS", "muon beside adamw": "Muon beside AdamW"}
 WORKLOADS = {"resnet50": "ResNet-50", "bert-large": "BERT-large", "gpt2-xl": "GPT-2 XL"}
 Line = tuple[str, str, str]  # label, implementation, how it is enqueued; a floor stands under the form it counts for
 LARS: tuple[Line, ...] = (
@@ -130,6 +131,19 @@ def elements() -> str:
         own = ([r for r in rows if (r["workload"], r["form"], r["way"]) == (*column, way)] for column in columns)
         lines.append([label, *(fastest(each, key) for each in own)])
     return figures(["", *(f"{WORKLOADS[name]}, {form}" for name, form in columns)], lines)
+
+
+def norms() -> str:
+    """Milliseconds of a step on two GPUs of routines with norms, of Muon, and of Adam with fewer bytes sent."""
+    record, of = read("norm_shards-h200-x2.json"), dict[str, list[str]]()
+    for row in record["steps"]:
+        label = f"{NORMED[row['optimizer']]}, {row['way'].removeprefix('refopt, ')}"
+        of.setdefault(label, []).append(f"{row['ms']:.2f}")
+    sums = {row["sums"]: f"{row['ms']:.2f}" for row in record["sums"]}
+    return figures(["", "fp32 gradients", "fp16 gradients"], [[label, *ms] for label, ms in of.items()]) + (
+        f"\n\nAdam on all ranks takes {sums['float32']} ms with gradients summed in fp32, {sums['float16']} in fp16 "
+        f"and {sums['bfloat16']} in\nbf16 (`narrow_sums`), and {sums['of parameters']} if every eighth step averages "
+        "parameters instead (`local_steps`).")
 
 
 def routines() -> str:

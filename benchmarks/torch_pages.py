@@ -62,8 +62,11 @@ def sharded_text(record: dict[str, Any]) -> str:
     model = f"a transformer of {size['layers']} layers and width {size['width']}"
     batch = f"{size['samples']} sequences of {size['length']} on each rank"
     of_record = f"On {record['world']} {record['device']} ([record](../benchmarks/results/{SHARDED.name}))"
+    others = [row["others_ms"] for row in record["timelines"]]
+    host = [f"The host bounds an iteration: PyTorch's profiler finds kernels other than collectives running for "
+            f"{min(others):.0f} to {max(others):.0f} ms of it."] if others else []
     return "\n\n".join([
-        f"{of_record}, AdamW, {model}, {batch}:", table,
+        f"{of_record}, AdamW, {model}, {batch}:", table, *host,
         f"After {ours[0]['steps']} steps from the same gradients, parameters were within {worst:.1e} of those of "
         f"PyTorch's fused optimizer, relative to the largest of each tensor. After "
         f"`torch.distributed.checkpoint` had saved and loaded a run, {saved['differing_elements']} elements differed.",
@@ -94,9 +97,10 @@ def step_text(record: dict[str, Any]) -> str:
 
 
 def step_in_short(record: dict[str, Any]) -> str:
-    """README.md: an eager step of AdamW beside PyTorch's fused one."""
+    """README.md: an eager step of AdamW beside PyTorch's fused one, of models and the longest list."""
     rows = [row for row in record["steps"] if row["routine"] == "adamw"]
-    names = list(dict.fromkeys(row["workload"] for row in rows))
+    kept = {*WORKLOADS, max(rows, key=lambda row: row["tensors"])["workload"]}
+    names = list(dict.fromkeys(row["workload"] for row in rows if row["workload"] in kept))
     return _times(rows, names, [line for line in LINES if line[1] in ("fused", OURS)], "after backward")
 
 
