@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,9 +14,9 @@ from refopt.cpu import Blocks
 from refopt.cpu.merged import run, tensors
 from refopt.cpu.remainder import split
 from refopt.oracle.bound.bounded import SLACK, Arithmetic, Bounded
+from refopt.oracle.bound.double_double import high, size
 from refopt.oracle.bound.evaluate import evaluate, rounded_off
 from refopt.oracle.bound.expected import Expected, expected_of
-from refopt.oracle.bound.values import high, size
 from refopt.oracle.exact.cases import Case, Outcome, copied
 from refopt.oracle.variants import initial_of
 from refopt.oracle.variants.variant import STEP_NUMBER
@@ -257,6 +257,22 @@ def scalar_after(name: str, numbers: Mapping[str, Any], steps: int, real: Any) -
     return np.full(1, power_after(real(numbers[BASES[name]]), steps), real)
 
 
+def at_step(case: Case, count: int, names: Collection[str] | None = None) -> Case:
+    """The same states at another step, with that step's scalars that depend on its number: all, or some by name."""
+
+    def then(name: str, i: int) -> np.ndarray:
+        real, numbers = arithmetic(case.params[i].dtype.name), case.numbers_of(i)
+        if name in COUNTED:
+            return scalar_after(name, numbers, count - 1, real)
+        return np.full(1, high(truth(case.routine, name, numbers, case.choices, count, real)), real)
+
+    slots: dict[str, Any] = {
+        name: [x if x is None else then(name, i) for i, x in enumerate(case.lists()[name])]
+        for name in by_count(case.routine) if names is None or name in names
+    }
+    return case.replace(count=count, **slots)
+
+
 @functools.lru_cache(256)
 def _lost_in_double(beta2: float, count: int) -> float:
     """By how much rho is off if the paper's formula is evaluated in double, where a difference cancels."""
@@ -299,7 +315,7 @@ def _by_closed_form(name: str, base: float, count: int, real: type) -> Any:
     if name == STEP_NUMBER.name:
         return of.exact(count).value
     if name in BASES:
-        return _power(of.number(base), count).value
+        return (of.number(base) ** of.exact(count)).value
     wide = Arithmetic(np.float64, roundings=0)  # for fp32, too, since a difference cancels
     rho = _rho(wide.exact(real(base)), count).value
     return rho if real is np.float64 else high(rho)
@@ -307,16 +323,5 @@ def _by_closed_form(name: str, base: float, count: int, real: type) -> Any:
 
 def _rho(beta2: Bounded, count: int) -> Bounded:
     """RAdam's rho before step ``count``, by the paper's formula."""
-    power = _power(beta2, count)
+    power = beta2 ** beta2.arithmetic.exact(count)
     return 2 / (1 - beta2) - 1 - 2 * count * power / (1 - power)
-
-
-def _power(base: Bounded, count: int) -> Bounded:
-    """A power by repeated squaring, which takes few operations."""
-    power = None
-    while count:
-        if count % 2:
-            power = base if power is None else power * base
-        base, count = base * base, count // 2
-    assert power is not None
-    return power

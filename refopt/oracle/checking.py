@@ -3,26 +3,22 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from refopt.catalog import Routine
 from refopt.checks.arguments import chosen, flag, is_number, number, shown, whole
-from refopt.checks.arguments import names as list_of_names
 from refopt.checks.dtypes import SIZES, lacking
 from refopt.oracle.diagnosis import ENOUGH, Cause
 from refopt.oracle.diagnosis.growth import require_schedule
 from refopt.oracle.exceptions import covers, reason, reasons
-from refopt.oracle.item import FAILED, SKIPPED, Item
 from refopt.oracle.laws import FEW_BITS, LAWS, SYMMETRIES, Law
-from refopt.oracle.notes import of_items, of_trial
-from refopt.oracle.report import Report
-from refopt.oracle.settings import settings_of
-from refopt.oracle.subjects import subject_of
-from refopt.oracle.trial import FLUSHES, Trial
-from refopt.oracle.trying import Tried, tries_of
+from refopt.oracle.report import FAILED, SKIPPED, Item, Report
+from refopt.oracle.settings import all_chosen, settings_of
+from refopt.oracle.trial import FLUSHES, NO_ERROR, NONE_FOUND, Trial
+from refopt.oracle.trying import Tried
 from refopt.oracle.variants import ROUTINES, added, by_request, row_for
 
 DTYPES = tuple(sorted(SIZES, key=["float32", "float64", "float16", "bfloat16"].index))
@@ -115,30 +111,30 @@ def check(
     for what, value in {"examples": examples, "names": names, "secret": secret}.items() if row is None else ():
         if value is not None:
             raise TypeError(f"check: {what}: expected none without a routine, got {shown(value)}")
-    declared = list_of_names("check: symmetries", symmetries)
-    declared = tuple(chosen(f"check: symmetries[{i}]", x, SYMMETRIES) for i, x in enumerate(declared))
+    declared = all_chosen("check: symmetries", symmetries, SYMMETRIES)
     if row is not None and states:
-        declared += (chosen("check: states", states, (FEW_BITS,)) if isinstance(states, str) else FEW_BITS,)
+        declared.append(chosen("check: states", states, (FEW_BITS,)) if isinstance(states, str) else FEW_BITS)
     if tolerance is not None:
         tolerance = number("check: tolerance", tolerance, 0, finite=True)
     exact = flag("check: exact", exact)
     there = {law.id: law for law in LAWS.values() if law.runs or row is not None}
     wanted = _laws(laws, exact, declared, there)
     settings = {} if row is None else settings_of("check", row, {} if set is None else set, flags=[FLUSHES])
+    expected = reasons("expected_failures", expected_failures, there)
     of = _Asked(
         wanted, dtypes, settings, declared,
         whole("check: examples", 5 if examples is None else examples, least=0), whole("check: seed", seed, least=0),
         int.from_bytes(os.urandom(6)) if secret is None else whole("check: secret", secret, least=0),
-        _allowed(reasons("expected_failures", expected_failures, there), wanted), reasons("skips", skips, there),
-        [chosen("check: allow_skips", x, there) for x in list_of_names("check: allow_skips", allow_skips)],
-        exact, tolerance, progress, diagnose,
+        {entry: why for entry, why in expected.items() if any(covers(entry, law.id) for law in wanted)},
+        reasons("skips", skips, there),
+        all_chosen("check: allow_skips", allow_skips, there), exact, tolerance, progress, diagnose,
     )
     named: dict[str, Any] = dict(arrays=arrays, device=device, options=options)
     named |= {"states": states} | ({"numbers": set} if row is None else {"names": names})
     from refopt.oracle.process import in_process  # it imports much of the standard library
 
     with contextlib.ExitStack() as stack, np.errstate(all="ignore"):
-        tested, remarks = in_process(subject_of, row, subject, process=process, deadline=deadline, stack=stack, **named)
+        tested, remarks = in_process(row, subject, process=process, deadline=deadline, stack=stack, **named)
         return _held(row, tested, of, remarks, started)
 
 
@@ -148,7 +144,7 @@ class _Asked(NamedTuple):
     wanted: list[Law]
     dtypes: Iterable[str] | None
     settings: dict[str, Any]
-    declared: tuple[str, ...]
+    declared: list[str]
     examples: int
     seed: int
     secret: int
@@ -160,15 +156,11 @@ class _Asked(NamedTuple):
     progress: Callable[[int, int, str], object] | None
     diagnose: bool
 
-    @property
-    def laws(self) -> dict[str, str]:
-        """The names of the laws, by id."""
-        return {law.id: law.name for law in self.wanted}
-
 
 def _held(row: Routine | None, tested: Any, of: _Asked, remarks: Sequence[str], started: float) -> Report:
     """Check a subject against the laws, those of a routine or those that need no formula, and report."""
-    tried = dtypes_of(of.dtypes, getattr(tested, "dtypes", DTYPES))
+    usual = getattr(tested, "dtypes", DTYPES)
+    tried = all_chosen("check: dtypes", usual if of.dtypes is None else of.dtypes, DTYPES)
     fixed = {**getattr(tested, "fixed", {}), **of.settings}
     if row is not None:
         _require_numbers(row, tested, fixed)
@@ -182,26 +174,28 @@ def _held(row: Routine | None, tested: Any, of: _Asked, remarks: Sequence[str], 
         if why := lacking(kind):
             items += [Item(law.id, kind, law.name, SKIPPED, why, lacks=True) for law in of.wanted]
             continue
-        exact = of.exact and row is None
-        trial = Trial(row, tested, kind, of.seed, fixed, tried, of.secret, of.tolerance, exact, FEW_BITS in of.declared)
+        trial = Trial(
+            row, tested, kind, of.seed, fixed, tried, of.secret, of.tolerance, of.exact and row is None,
+            FEW_BITS in of.declared, of.examples,
+        )
         of_kind = _of_dtype(trial, of, tried)
         causes += of_kind.explained([cause.text for cause in causes if cause.share >= ENOUGH], of.diagnose)
         items += of_kind.items
         trials.append(trial)
-        notes |= dict.fromkeys(of_trial(trial))
+        notes |= dict.fromkeys(_notes_of_trial(trial))
     compared = sum(trial.compared for trial in trials)
     failed = {item.law for item in items if item.status == FAILED}
     excused = {law: because for law, because in getattr(tested, "excused", {}).items() if law in failed}
     if row is not None:
-        notes |= dict.fromkeys(of_items(items, compared, tested, any(x.coded and x.found for x in trials)))
+        notes |= dict.fromkeys(_notes_of_items(items, compared, tested, any(x.coded and x.found for x in trials)))
         if missing := _missing(row, tested, fixed):
             held = trials[0].numbers() if trials else {}
             left_out = ", ".join(f"{name} ({held[name]:g} in the rule)" for name in missing if held)
             notes[f"numbers not taken: {left_out}"] = None
     return Report(
-        row and row.name, tested.name, items, of.laws, largest={x.dtype: dict(x.largest) for x in trials if row},
-        compared=compared, unbounded=sum(trial.unbounded for trial in trials),
-        expected_failures=excused | of.allowed, dtypes=tried,
+        row and row.name, tested.name, items, {law.id: law.name for law in of.wanted},
+        largest={x.dtype: dict(x.largest) for x in trials if row}, compared=compared,
+        unbounded=sum(trial.unbounded for trial in trials), expected_failures=excused | of.allowed, dtypes=tried,
         notes=list(notes), causes=causes, seconds=time.perf_counter() - started, allow_skips=of.allow_skips,
         usual_dtypes=of.dtypes is None,
     )
@@ -221,8 +215,39 @@ def _of_dtype(trial: Any, of: _Asked, dtypes: Sequence[str]) -> Tried:
             done = dtypes.index(kind) * len(of.wanted) + k
             of.progress(done, len(of.wanted) * len(dtypes), f"{law.id} {law.name}, {kind}")
         again = _command(trial, dtypes if law.id == "L10" else [kind], law, of)
-        tried.law(law, tries_of(law, trial, of.examples), again)
+        tried.law(law, again)
     return tried
+
+
+def _notes_of_trial(trial: Any) -> Iterator[str]:
+    """Notes on a dtype: what was compared less exactly or not at all, and which functions of a library ran."""
+    if trial.row is None:
+        if trial.off:
+            within = f"within {trial.tolerance('params'):.2g} of the largest change, not bit for bit"
+            yield f"{trial.dtype}: {within}; ULPs at most: {', '.join(f'{law} {x}' for law, x in trial.off.items())}"
+        return
+    if not trial.found:
+        yield f"{trial.dtype}: {NONE_FOUND}, so L29 to L32 do not apply; for a class's own, add --with states=8bit"
+    if trial.groups > 1:
+        yield f"{trial.dtype}: states in groups: a large gradient affects up to {trial.groups} elements"
+    if trial.rounded:
+        named = ", ".join(f"{name}={x:g}" for name, x in trial.rounded.items())
+        yield f"{trial.dtype}: {named}: not numbers of {np.dtype(trial.real).name}; code may keep them in double"
+    if trial.silent:
+        yield f"not returned, so not compared: {', '.join(sorted(trial.silent))}"
+    if trial.paths:
+        yield f"what ran, {trial.dtype}: {', '.join(trial.paths)}"
+
+
+def _notes_of_items(items: Sequence[Item], compared: int, tested: Any, coded: bool) -> Iterator[str]:
+    """Advice to the author of the step, and which laws compared states in few bits."""
+    if coded:
+        ran = dict.fromkeys(item.law for item in items if item.status != SKIPPED)
+        yield f"states in few bits cannot be set, so cases that set them are skipped; laws that ran: {', '.join(ran)}"
+    if any(item.status == FAILED and NO_ERROR in item.text for item in items):
+        yield "to have a case skipped, such as a dtype, let the step raise NotImplementedError for it"
+    if not compared and (libraries := getattr(tested, "libraries", [])):
+        yield f"the step was given NumPy arrays; for others, pass arrays={' or '.join(map(repr, libraries))}"
 
 
 def where_steps_run(process: Any, deadline: Any, where: str = "check") -> tuple[Any, float]:
@@ -232,12 +257,6 @@ def where_steps_run(process: Any, deadline: Any, where: str = "check") -> tuple[
     if not is_number(deadline) or not 0 < float(deadline) < float("inf"):
         raise ValueError(f"{where}: deadline: expected a number of seconds above 0, got {shown(deadline)}")
     return process, float(deadline)
-
-
-def _allowed(expected: Mapping[str, str], wanted: Iterable[Law]) -> dict[str, str]:
-    """The expected failures of the requested laws."""
-    ids = [law.id for law in wanted]
-    return {entry: because for entry, because in expected.items() if any(covers(entry, x) for x in ids)}
 
 
 def _require_numbers(row: Routine, tested: Any, fixed: Mapping[str, Any]) -> None:
@@ -255,17 +274,10 @@ def _missing(row: Routine, tested: Any, fixed: Mapping[str, Any]) -> list[str]:
     return [name for name in missing if name != "seed" or tested.takes("rounding")]  # only for stochastic rounding
 
 
-def dtypes_of(asked: Any, usual: Sequence[str], where: str = "check") -> list[str]:
-    """Validate ``dtypes``; raises TypeError or ValueError, naming the argument."""
-    listed = list_of_names(f"{where}: dtypes", usual if asked is None else asked)
-    return [chosen(f"{where}: dtypes[{i}]", x, SIZES) for i, x in enumerate(listed)]
-
-
 def _laws(laws: Any, exact: bool, declared: Sequence[str], there: Mapping[str, Law]) -> list[Law]:
     """The requested laws, by default all that apply to the declared symmetries."""
     usual = [law.id for law in there.values() if law.declared in ("", *declared) and (not law.asked or exact)]
-    asked = usual if laws is None else list_of_names("check: laws", laws)
-    ids = [chosen(f"check: laws[{i}]", x, there) for i, x in enumerate(asked)]
+    ids = all_chosen("check: laws", usual if laws is None else laws, there)
     return [law for law in there.values() if law.id in ids]
 
 

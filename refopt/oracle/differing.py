@@ -36,5 +36,6 @@ def wide(x: np.ndarray) -> np.ndarray:
 
 def largest(x: np.ndarray) -> float:
     """The largest absolute value of finite elements; 0 if there are none."""
-    finite = abs(x[np.isfinite(x)]) if x.ndim else np.abs(np.atleast_1d(x)[np.isfinite(np.atleast_1d(x))])
+    x = np.atleast_1d(x)
+    finite = abs(x[np.isfinite(x)])
     return float(finite.max()) if finite.size else 0.0

@@ -30,12 +30,16 @@ class Formula:
         self.row, self.flushes = row, flushes
         self.rounded: dict[str, float] = {}
 
-    def expected(self, case: Case, i: int, depth: sums.Depth, leasts: int = 1) -> dict[str, Expected]:
+    def expected(
+        self, case: Case, i: int, depth: sums.Depth = sums.random_data, leasts: int = 1
+    ) -> dict[str, Expected]:
         """The expected results for one tensor of a case of one step."""
         arrays, numbers = case.tensor(i), case.numbers_of(i)
         flag = case.steps[0].get("found_inf")
         if arrays["grads"] is None or (flag is not None and flag[0] != 0):
             return unchanged(self.row, arrays)
+        of_tensor = rounded_off(numbers, arithmetic(arrays["params"].dtype.name))
+        self.rounded |= {name: float(numbers[name]) for name in of_tensor}
         there = [(name, x) for name, x in arrays.items() if x is not None]
         if sum([x.nbytes for _, x in there]) > CACHED:
             return self.of_arrays(case, i, arrays, depth, leasts)
@@ -43,7 +47,6 @@ class Formula:
         exact = [(name, repr(x)) for name, x in numbers.items()]  # repr distinguishes 0.0 and -0.0
         key = (self.row, *bits, *exact, *case.choices.items(), case.count, depth, leasts, self.flushes)
         if key in _known:
-            self._note_rounded(numbers, arrays)
             _known.move_to_end(key)
             return _known[key]
         expected = _known[key] = self.of_arrays(case, i, arrays, depth, leasts)
@@ -52,16 +55,10 @@ class Formula:
         return expected
 
     def of_arrays(
-        self, case: Case, i: int, arrays: Mapping[str, Any], depth: sums.Depth, leasts: int = 1
+        self, case: Case, i: int, arrays: Mapping[str, Any], depth: sums.Depth = sums.random_data, leasts: int = 1
     ) -> dict[str, Expected]:
         """The same with other arrays instead of the tensor's, such as some of its elements; not cached."""
-        numbers = case.numbers_of(i)
-        self._note_rounded(numbers, arrays)
         return cases.expected_at(
-            self.row, arrays, numbers, case.choices, case.count, depth=depth, flushes=self.flushes, leasts=leasts
+            self.row, arrays, case.numbers_of(i), case.choices, case.count, depth=depth, flushes=self.flushes,
+            leasts=leasts,
         )
-
-    def _note_rounded(self, numbers: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
-        """Note the numbers that the arithmetic of a tensor's arrays rounds."""
-        real = arithmetic(arrays["params"].dtype.name)
-        self.rounded |= {name: float(numbers[name]) for name in rounded_off(numbers, real)}

@@ -10,9 +10,8 @@ from refopt.checks.arguments import chosen
 from refopt.oracle import checking
 from refopt.oracle.exact.cases import has
 from refopt.oracle.exceptions import reason, reasons
-from refopt.oracle.item import SKIPPED
 from refopt.oracle.process import Kept
-from refopt.oracle.report import Report
+from refopt.oracle.report import SKIPPED, Report
 
 
 class Check(NamedTuple):

@@ -3,20 +3,71 @@
 import dataclasses
 import json
 import math
+import textwrap
 from collections import Counter
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import refopt
 from refopt.oracle.diagnosis import ENOUGH, Cause
 from refopt.oracle.exceptions import covers, reason
-from refopt.oracle.item import FAILED, PASSED, SKIPPED, Item, by_key, fields_of
-from refopt.oracle.wording import NONE, head, kind, percent, short, some, why
 
 SCHEMA = "refopt.check/2"
+PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 TAKES = "takes no "
 LINES = 8  # the most lines of laws without a cause, and of notes, in a short report
+MOST = 5  # printed reasons
+WIDE = 300  # the most characters of a line in a short report
+NONE = "none of the hypotheses explains it"
 SKIPS = 0.2  # the largest share of a law's cases that may be skipped in a report that is ok
+
+
+class Item(NamedTuple):
+    """One case of a law in one dtype.
+
+    Attributes:
+        text: why it failed or was skipped.
+        ratio: the error over the bound, if a bound was exceeded.
+        example: the smallest example, for the worst case of a law.
+        pattern: which elements are wrong.
+        reasons: explanations, each with the share of the wrong elements that it explains; ``None`` if none were looked
+            for, empty if none were found.
+        command: the command that reproduces it.
+        lacks: whether it was skipped on request, or because the subject has no argument for it.
+        kind: empty for wrong numbers; otherwise the failure, without numbers that depend on the case.
+    """
+
+    law: str
+    dtype: str
+    label: str
+    status: str
+    text: str = ""
+    ratio: float | None = None
+    example: str = ""
+    command: str = ""
+    pattern: str = ""
+    reasons: tuple[tuple[str, float], ...] | None = None
+    lacks: bool = False
+    kind: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Failures with one key have a line, or a cause, in common."""
+        return self.law, self.kind, self.dtype
+
+
+def by_key(items: Iterable[Item]) -> list[list[Item]]:
+    """Items with the same key together."""
+    groups: dict[Any, list[Item]] = {}
+    for item in items:
+        groups.setdefault(item.key, []).append(item)
+    return list(groups.values())
+
+
+def fields_of(item: Item) -> dict[str, Any]:
+    """The fields of an item, for JSON."""
+    named = None if item.reasons is None else [{"name": name, "share": share} for name, share in item.reasons]
+    return item._asdict() | {"reasons": named}
 
 
 class Report:
@@ -229,12 +280,11 @@ class Report:
 
     def _lines(self, failed: list[Item]) -> list[str]:
         first = max(failed, key=lambda item: item.ratio or 0)
-        example = next((item.example for item in failed if item.example), "")
+        shown = next((item for item in failed if item.example), first)
         law, _, dtype = first.key
         total = sum((x.law, x.dtype) == (law, dtype) for x in self.items)
         lines = [f"{law} {self.laws[law]}, {dtype}{self._note(law, dtype)}: {head(first.ratio)}{first.text}"]
-        lines += [f"    {line}" for line in example.splitlines() if line.strip() != first.text]
-        shown = next((item for item in failed if item.example), first)
+        lines += [f"    {line}" for line in shown.example.splitlines() if line.strip() != first.text]
         if shown.pattern:
             lines.append(f"  where: {shown.pattern}")
         lines += why(shown.reasons)
@@ -262,3 +312,38 @@ def _plain(x: Any) -> Any:
     if isinstance(x, list):
         return [_plain(value) for value in x]
     return str(x) if isinstance(x, float) and not math.isfinite(x) else x
+
+
+def head(ratio: float | None) -> str:
+    """The size of an error, as the start of a line."""
+    return f"{ratio:.3g} times the bound: " if ratio is not None else ""
+
+
+def kind(cause: Cause) -> str:
+    """How sure a cause is."""
+    return "cause" if cause.certain else "possibly" if cause.share >= ENOUGH else f"in part ({percent(cause.share)})"
+
+
+def short(line: str) -> str:
+    """A line, shortened if it is too long."""
+    return line if len(line) <= WIDE else textwrap.shorten(line, WIDE, placeholder=" ...")
+
+
+def why(reasons: tuple[tuple[str, float], ...] | None) -> list[str]:
+    """Explanations of a failure, the best first."""
+    if reasons is None:
+        return []
+    if not reasons:
+        return [f"  why: {NONE}"]
+    return [f"  why: {name} ({percent(share)} of the wrong elements)" for name, share in reasons[:MOST]]
+
+
+def percent(share: float) -> str:
+    """A share of elements, 100 % only if it is all of them."""
+    return "100 %" if share == 1 else f"{min(100 * share, 99.9):.3g} %"
+
+
+def some(labels: list[str], most: int = 4) -> str:
+    """The first labels, and how many more there are."""
+    more = f" and {len(labels) - most} more" if len(labels) > most else ""
+    return "; ".join(labels[:most]) + more

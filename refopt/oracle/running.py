@@ -49,6 +49,12 @@ def part(came: Outcome, indices: Sequence[int]) -> Outcome:
     return {name: [values[i] for i in indices] for name, values in came.items()}
 
 
+def alike(one: Outcome, other: Outcome) -> bool:
+    """Whether the results in one have the same bits in the other."""
+    pairs = ((x, y) for name in one for x, y in zip(one[name], other[name], strict=True))
+    return all(x is y or (x is not None and y is not None and x.tobytes() == y.tobytes()) for x, y in pairs)
+
+
 def in_few_bits(subject: Any, came: Outcome) -> bool:
     """Whether a state of a tensor has elements of a byte; a function's were declared one by one."""
     bytes_ = any(x.size > 1 and x.dtype.itemsize == 1 for values in came.values() for x in values if x is not None)
@@ -68,13 +74,15 @@ def state_dict_of(run: Any) -> Any:
 
 
 @contextlib.contextmanager
-def skipping(what: str) -> Iterator[None]:
-    """Skip the case if the optimizer raises an error; the end of its process does not count as one."""
+def skipping(what: str, *errors: type[Exception]) -> Iterator[None]:
+    """Skip the case if the optimizer raises an error, or one of these; the end of its process does not count as one."""
     try:
         yield
     except Crashed:
         raise
     except Broken as broken:
+        if errors and not isinstance(broken.__cause__, errors):
+            raise
         error = f" (raises {kind_of(broken.__cause__)})" if broken.__cause__ else ""
         raise Skipped(what + error, lacks=True) from broken
 

@@ -1,11 +1,16 @@
-"""Numbers and choices that are built into a step, as its caller declares them."""
+"""Numbers and choices that are built into a step, as its caller declares them; and names that a caller chooses."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from refopt.catalog import Routine
-from refopt.checks.arguments import chosen, flag, is_number, kind_of, shown
+from refopt.checks.arguments import chosen, flag, is_number, kind_of, names, shown
 from refopt.cpu.newton_schulz import as_tuples
+
+
+def all_chosen(where: str, given: Any, known: Iterable[str]) -> list[str]:
+    """Names that a caller lists, each of some known ones; raises TypeError or ValueError, naming the index."""
+    return [chosen(f"{where}[{i}]", x, known) for i, x in enumerate(names(where, given))]
 
 
 def settings_of(where: str, row: Routine, given: Any, apart: Sequence[str] = (), flags: Sequence[str] = ()) -> Any:

@@ -3,14 +3,11 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
-from refopt.checks.dtypes import arithmetic
-from refopt.oracle.bound.values import high
 from refopt.oracle.broken import Broken, Crashed, Misconduct
-from refopt.oracle.cases import COUNTED, by_count, scalar_after, truth
+from refopt.oracle.cases import at_step, by_count
 from refopt.oracle.exact.cases import Case, elements_of, memory
 
 RUNS, SECONDS = 150, 2.0
@@ -64,7 +61,7 @@ class Search:
         right, wrong = 0, case.count
         while wrong - right > 1 and time.process_time() < until:
             middle = 1 if not right else (right + wrong) // 2
-            if self.breaks(_at_step(case, middle)):
+            if self.breaks(at_step(case, middle)):
                 wrong = middle
             else:
                 right = middle
@@ -97,22 +94,6 @@ def _of_bits(x: np.ndarray, bits: int) -> np.ndarray:
         return x
     fraction, exponent = np.frexp(np.asarray(x, np.float64))
     return np.asarray(np.ldexp(np.round(fraction * 2**bits) / 2**bits, exponent), x.dtype)
-
-
-def _at_step(case: Case, count: int) -> Case:
-    """The same states at another step, with that step's powers."""
-
-    def then(name: str, i: int) -> np.ndarray:
-        real, numbers = arithmetic(case.params[i].dtype.name), case.numbers_of(i)
-        if name in COUNTED:
-            return scalar_after(name, numbers, count - 1, real)
-        return np.full(1, high(truth(case.routine, name, numbers, case.choices, count, real)), real)
-
-    slots: dict[str, Any] = {
-        name: [x if x is None else then(name, i) for i, x in enumerate(case.lists()[name])]
-        for name in by_count(case.routine)
-    }
-    return case.replace(count=count, **slots)
 
 
 def _parts(case: Case, broken: Broken) -> Iterator[Case]:

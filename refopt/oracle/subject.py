@@ -26,12 +26,11 @@ class Ended(Exception):
     """The process that a step ran in has ended, or the step has exceeded its deadline.
 
     Attributes:
-        lines: the last lines that it printed.
         late: whether it took too long.
     """
 
-    def __init__(self, what: str, lines: Sequence[str], late: bool = False) -> None:
-        self.lines, self.late = list(lines), late
+    def __init__(self, what: str, lines: Sequence[str] = (), late: bool = False) -> None:
+        self.late = late
         said = f"; the last it said: {' | '.join(lines)}" if lines else ""
         super().__init__(f"{what}{said}")
 

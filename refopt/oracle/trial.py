@@ -14,15 +14,14 @@ from refopt.checks.dtypes import arithmetic, numpy_dtype
 from refopt.oracle import cases
 from refopt.oracle.bound import storage, sums
 from refopt.oracle.bound.expected import Expected
-from refopt.oracle.broken import Broken, Crashed, Misconduct, Skipped, Where
-from refopt.oracle.cases import PATTERNS, Dtypes, alike, noise
+from refopt.oracle.broken import Broken, Crashed, Misconduct, Skipped, Where, require_alike, require_rounded
+from refopt.oracle.cases import Dtypes
 from refopt.oracle.differing import equal, largest, told, wide
 from refopt.oracle.exact.cases import Case, Outcome, memory
 from refopt.oracle.formula import CACHED, Formula
 from refopt.oracle.long import long_step
 from refopt.oracle.memory import Placed, dense, soiled
 from refopt.oracle.observing import Seen, observe
-from refopt.oracle.requiring import require_alike, require_rounded
 from refopt.oracle.running import MOST, Data, by_slot, in_few_bits, measured, why_not
 from refopt.oracle.subject import Ended, Lacks, Run, Wrong
 from refopt.oracle.ulp import distance
@@ -50,6 +49,7 @@ class Trial:
         fixed: numbers and choices that all cases have, by name.
         dtypes: those of parameters that may be in a list with its own.
         secret: the seed of data that no step can foresee.
+        examples: how many cases of the step are drawn at random.
         given: the declared tolerance of runs, relative to a tensor's largest change; ``None`` to measure it.
         exact: whether results of runs must agree bit for bit wherever they are compared.
         coded: whether states are in few bits, so that cases cannot set them.
@@ -67,12 +67,12 @@ class Trial:
     def __init__(
         self, row: Routine | None, subject: Any, dtype: str, seed: int, fixed: Mapping[str, Any] | None = None,
         dtypes: Collection[str] = (), secret: int = 0, tolerance: float | None = None, exact: bool = False,
-        coded: bool = False,
+        coded: bool = False, examples: int = 0,
     ) -> None:
         self.row: Any = row
         self.subject, self.dtype, self.seed, self.exact, self.given = subject, dtype, seed, exact, tolerance
         self.fixed, self.dtypes, self.secret = dict(fixed or {}), tuple(dtypes), secret
-        self.coded, self.found = coded, True
+        self.coded, self.found, self.examples = coded, True, examples
         self.why_not = why_not(subject)
         self.recompiled = bool(getattr(subject, "recompiled", False))
         self.stored, self.real = numpy_dtype(dtype), arithmetic(dtype)
@@ -85,7 +85,6 @@ class Trial:
         self.law, self.settled = "", False
         self.axes = 2 if row is not None and row.matrix_arguments else 1
         self._tolerance: dict[str, float] | None = None
-        self._data: dict[tuple, np.ndarray] = {}
         if row is not None:
             formula = Formula(row, bool(self.fixed.get(FLUSHES)))
             self.expected, self.expected_of_arrays = formula.expected, formula.of_arrays
@@ -111,7 +110,7 @@ class Trial:
 
     def kinds(self, dtype: str) -> Dtypes:
         """The default dtypes of a tensor's slots: the same for all, or what the subject declares."""
-        return getattr(self.subject, "stores", alike)(dtype)
+        return getattr(self.subject, "stores", cases.alike)(dtype)
 
     def shape(self, size: Any) -> tuple[int, ...]:
         """A shape with a number of elements; if it must be a matrix, one small enough to iterate."""
@@ -149,17 +148,13 @@ class Trial:
     def data(self, sizes: Sequence[Any], steps: int = STEPS) -> Data:
         """The data of runs, of tensors in shapes that the optimizer takes; like a case's, they repeat in long lists."""
         shapes = self.shapes(sizes)
-        params, *grads = ([self._array(t, k, shape) for k, shape in enumerate(shapes)] for t in range(steps + 1))
-        return Data(params, grads)
 
-    def _array(self, step: int, k: int, shape: tuple[int, ...]) -> np.ndarray:
-        """Tensor ``k`` of the parameters (step 0) or of the gradients of a step; callers must not write it."""
-        if k >= PATTERNS:
-            return self._array(step, k % PATTERNS, shape).copy()
-        key = step, k, shape
-        if key not in self._data:
-            self._data[key] = noise([self.seed, step, k], shape).astype(self.stored)
-        return self._data[key]
+        def drawn(step: int) -> list[np.ndarray]:
+            seeds = [[self.seed, step, k % cases.PATTERNS] for k in range(len(shapes))]
+            return [cases.noise(*of).astype(self.stored) for of in zip(seeds, shapes, strict=True)]
+
+        params, *grads = map(drawn, range(steps + 1))
+        return Data(params, grads)
 
     def tried(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function that runs the step. Whatever it raises breaks the law."""
@@ -184,10 +179,7 @@ class Trial:
         """The results of a copy of a case, or of a run; with ``apart``, each tensor has a group."""
         if isinstance(of, Case):
             return self.run_in_place(of.copy())
-        run = self.start(of.params, apart=apart)
-        for of_step in of.grads:
-            self.step(run, of_step)
-        return self.outcome(run)
+        return self.outcome(self.begun(of, apart=apart))
 
     def run_in_place(self, case: Case) -> Outcome:
         """Let it take a case, whose arrays it may write."""
@@ -217,6 +209,13 @@ class Trial:
         if self.why_not:
             raise Skipped(self.why_not)
         return self.tried(self.subject.start, [self.placed(x) for x in params], saved, apart)
+
+    def begun(self, data: Data, steps: int | None = None, apart: bool = False, **how: Any) -> Run:
+        """A run after all steps of its data, or some, each taken as `step` takes it."""
+        run = self.start(data.params, apart=apart)
+        for grads in data.grads[:steps]:
+            self.step(run, grads, **how)
+        return run
 
     def placed(self, x: Any) -> Placed:
         return x if isinstance(x, Placed) else dense(x)

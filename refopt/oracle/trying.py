@@ -10,9 +10,8 @@ from refopt.oracle import diagnosis, shrink
 from refopt.oracle.broken import Broken, Caused, Crashed, Skipped
 from refopt.oracle.diagnosis import Cause, Failure
 from refopt.oracle.exact.cases import Case
-from refopt.oracle.item import FAILED, PASSED, SKIPPED, Item
-from refopt.oracle.laws import Law, Try
-from refopt.oracle.laws.step import random_tries
+from refopt.oracle.laws import Law
+from refopt.oracle.report import FAILED, PASSED, SKIPPED, Item
 
 SECONDS = 5.0  # the time to look for smallest examples, in one dtype
 
@@ -34,10 +33,10 @@ class Tried:
         self.causes: dict[tuple[str, str], Cause] = {}
         self.passed: list[Case] = []
 
-    def law(self, law: Law, tries: Sequence[Try], command: str) -> None:
+    def law(self, law: Law, command: str) -> None:
         """Try every case of a law, up to one that ends the process."""
         over, self.trial.law = "", law.id
-        for one in tries:
+        for one in [*law.tries(self.trial)]:
             item = Item(law.id, self.trial.dtype, one.label, PASSED)
             case = None
             try:
@@ -100,8 +99,3 @@ class Tried:
             search.run(until)
         self.items[k] = self.items[k]._replace(example=shrink.shown(search.case, search.broken, search.since))
         return search.since
-
-
-def tries_of(law: Law, trial: Any, examples: int) -> list[Try]:
-    """The cases of a law; for the step law, random ones as well."""
-    return [*law.tries(trial), *(random_tries(trial, examples) if law.id == "L1" else ())]

@@ -12,9 +12,8 @@ from evidence.trial import Trial
 from refopt.oracle.bound import bounded
 from refopt.oracle.bound.bounded import Arithmetic
 from refopt.oracle.bound.branches import Undecided, every_way
-from refopt.oracle.bound.double_double import UNIT, DoubleDouble
+from refopt.oracle.bound.double_double import UNIT, DoubleDouble, high
 from refopt.oracle.bound.evaluate import evaluate
-from refopt.oracle.bound.values import high
 from refopt.oracle.exact.laws import reference
 
 pytestmark = pytest.mark.clause("N13")

@@ -30,7 +30,7 @@ from evidence.cells import cell_of
 from refopt import oracle
 from refopt.catalog import ROUTINES
 from refopt.oracle.bound.bounded import Arithmetic
-from refopt.oracle.bound.values import high
+from refopt.oracle.bound.double_double import high
 from refopt.oracle.exact.cases import Case
 from refopt.oracle.exact.laws import reference
 from refopt.oracle.wrong import OF

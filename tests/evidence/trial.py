@@ -17,7 +17,7 @@ from refopt.catalog import ROUTINES
 from refopt.checks.dtypes import numpy_dtype
 from refopt.oracle.bound import storage
 from refopt.oracle.bound.bounded import Arithmetic, Bounded
-from refopt.oracle.bound.values import size
+from refopt.oracle.bound.double_double import size
 from refopt.oracle.exact.cases import Case, Run
 
 STEPS, OF_RADAM = 4, 7  # it rectifies from the sixth

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from maps.collect import ROOT, Item, head
 
-from refopt.oracle.subjects import optax_peers, timm, torch_peers
+from refopt.oracle.subjects import optax_peers, torch_peers
 from refopt.oracle.variants import ROUTINES, about, added
 
 PAGE = ROOT / "docs" / "variants.md"
@@ -53,7 +53,7 @@ def entries() -> list[Entry]:
              for routine, name in torch_peers.CLASSES.items()]
     for name, routines in optax_peers.FUNCTIONS.items():
         found += [Entry("optax", name, routine, optax_peers.PEERS[routine]) for routine in routines]
-    return found + [Entry("timm.optim", name, routine, peer) for (routine, name), peer in timm.TIMM.items()]
+    return found + [Entry("timm.optim", name, routine, peer) for (routine, name), peer in torch_peers.TIMM.items()]
 
 
 NUMBERS = {"epsilon_root": "`sqrt(u / (1 - beta2_pow) + epsilon_root) + epsilon`, as in optax",

@@ -7,7 +7,7 @@ import pytest
 from oracle import ends
 from oracle.test_process import children, deadline_of
 from refopt import cli, oracle
-from refopt.oracle.process import starting
+from refopt.oracle.process import remote
 
 SHORT = {"dtypes": ["float32"], "parts": ["C1", "C3"]}
 MET = f"{ends.SIZE} elements"
@@ -49,9 +49,9 @@ def test_steps_run_there():
 
 
 def test_the_report_says_that_no_process_can_be_made(monkeypatch):
-    monkeypatch.setattr(starting, "ways", lambda task: ([], ["nothing starts here"]))
+    monkeypatch.setattr(remote, "ways", lambda task: ([], ["nothing starts here"]))
     report = oracle.compare(ends.plain_lr, ends.plain_lr, **SHORT)
-    assert report.ok and report.notes == [f"{starting.IN_PLACE}nothing starts here"]
+    assert report.ok and report.notes == [f"{remote.IN_PLACE}nothing starts here"]
 
 
 def test_the_command(capsys, tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from refopt.catalog import ROUTINES
 from refopt.cli.check import readable
 from refopt.oracle import shrink
 from refopt.oracle.diagnosis import explain
-from refopt.oracle.diagnosis.hypothesis import Hypothesis
+from refopt.oracle.diagnosis.situation import Hypothesis
 from refopt.oracle.subjects.function import Function
 from refopt.oracle.trial import Trial
 
@@ -85,9 +85,9 @@ def test_the_same_states_at_another_step_have_the_running_powers():
     case = Trial(row, Function(row, cpu.merged_adam), "float32", 0, {}).case([3, 2], count=5)
     for name in ("beta1_pow", "beta2_pow"):
         products = np.multiply.accumulate(np.full(400, case.steps[0][name[:5]], np.float32))
-        assert [x[0] for x in shrink._at_step(case, 400).slots[name]] == [products[-1]] * 2
+        assert [x[0] for x in shrink.at_step(case, 400).slots[name]] == [products[-1]] * 2
     trial = Trial(ROUTINES["nadam"], Function(ROUTINES["nadam"], cpu.merged_nadam), "float32", 0, {})
-    there, here = shrink._at_step(trial.case([3], count=9), 5), trial.case([3], count=5)
+    there, here = shrink.at_step(trial.case([3], count=9), 5), trial.case([3], count=5)
     assert np.allclose(there.slots["mu_product"][0], here.slots["mu_product"][0], rtol=1e-5, atol=0)
 
 

@@ -13,7 +13,6 @@ from refopt.oracle.exact.cases import Case, memory
 from refopt.oracle.laws import LAWS, SYMMETRIES
 from refopt.oracle.subjects import subject_of
 from refopt.oracle.trial import Trial
-from refopt.oracle.trying import tries_of
 from refopt.oracle.variants import row_for
 
 
@@ -82,8 +81,8 @@ def cases_of(routine, dtype, law):
     """The same of the cases alone, before a step has them."""
     row = row_for(routine, [])
     step = subject_of(row, getattr(cpu, row.merged_name), arrays=None, device=None, names=None, options={})
-    trial, texts = Trial(row, step, dtype, 0, {}, [dtype], 1), []
-    for one in tries_of(LAWS[law], trial, 5):
+    trial, texts = Trial(row, step, dtype, 0, {}, [dtype], 1, examples=5), []
+    for one in LAWS[law].tries(trial):
         try:
             case = one.case and one.case()
         except Skipped as skipped:

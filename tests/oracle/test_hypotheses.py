@@ -11,8 +11,7 @@ from refopt.checks.dtypes import numpy_dtype
 from refopt.oracle.diagnosis import numbers, operands
 from refopt.oracle.diagnosis.evidence import tensors_of
 from refopt.oracle.diagnosis.hypotheses import named
-from refopt.oracle.diagnosis.hypothesis import base_rule
-from refopt.oracle.diagnosis.situation import of_case
+from refopt.oracle.diagnosis.situation import base_rule, of_case
 from refopt.oracle.subjects.function import Function
 from refopt.oracle.trial import Trial
 from refopt.oracle.wrong import OF

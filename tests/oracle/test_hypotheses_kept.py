@@ -8,8 +8,7 @@ from refopt import cpu
 from refopt.catalog import KNOWN
 from refopt.oracle.diagnosis import edits, operands
 from refopt.oracle.diagnosis.hypotheses import named
-from refopt.oracle.diagnosis.hypothesis import base_rule
-from refopt.oracle.diagnosis.situation import of_case
+from refopt.oracle.diagnosis.situation import base_rule, of_case
 from refopt.oracle.subjects.function import Function
 from refopt.oracle.trial import Trial
 

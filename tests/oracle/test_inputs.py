@@ -8,7 +8,7 @@ import pytest
 from oracle.kept import assert_kept, digits
 from refopt import oracle
 from refopt.catalog import ROUTINES
-from refopt.oracle.bound.values import high
+from refopt.oracle.bound.double_double import high
 from refopt.oracle.cases import _lost_in_double, alike, choices_of, draw, in_one_order, noise, numbers_of, truth
 from refopt.oracle.identity.candidates import _away
 from refopt.oracle.variants import row_for

@@ -9,7 +9,7 @@ import pytest
 
 from refopt import oracle
 from refopt.oracle.subject import NumPy
-from refopt.oracle.subjects.run import LibraryRun
+from refopt.oracle.subjects.shared import LibraryRun
 
 
 class Loading(LibraryRun):

@@ -18,10 +18,9 @@ from oracle import ends
 from oracle.test_reports import by_place, uphill
 from refopt import oracle
 from refopt.oracle.cases import alike, draw
-from refopt.oracle.process import Kept, Remote, in_process, memory, ways
+from refopt.oracle.process import Kept, Remote, in_process, memory, worker
 from refopt.oracle.process.worker import Worker
 from refopt.oracle.subject import Ended
-from refopt.oracle.subjects import subject_of
 from refopt.oracle.variants import ROUTINES
 
 LAWS = ["L1", "L5", "L6", "L17"]
@@ -35,9 +34,9 @@ CHECKS = {"sgd": (NAMED, "L5", ""), None: (dict(
 def way(request, monkeypatch):
     """Either way of making a process, alone; "spawn" takes a second, and make test has one end there."""
     if request.param == "spawn":
-        monkeypatch.setattr(ways, "used_device", lambda: "for a test")
+        monkeypatch.setattr(worker, "used_device", lambda: "for a test")
     else:
-        monkeypatch.setattr(ways, "_against_spawn", lambda task: iter(["for a test"]))
+        monkeypatch.setattr(worker, "_against_spawn", lambda task: iter(["for a test"]))
     return request.param
 
 
@@ -102,7 +101,7 @@ def test_right_steps_are_right(name, way):
 def test_a_step_that_is_nowhere_else_runs_in_place(routine, monkeypatch):
     """It says so; and is refused if it must not."""
     named = CHECKS[routine][0]
-    monkeypatch.setattr(ways, "used_device", lambda: "it has /dev/nvidia-uvm open")
+    monkeypatch.setattr(worker, "used_device", lambda: "it has /dev/nvidia-uvm open")
     here = []
 
     def step(params, grads, *, lr):
@@ -226,7 +225,7 @@ def test_whether_a_process_is_spoiled_is_tried_with_what_worked_in_it(size, trie
     case = draw(row, [(size,)], [alike("float32")], seed=1, numbers=numbers, choices={})
     with contextlib.ExitStack() as stack:
         named = dict(process=True, deadline=20.0, stack=stack, arrays=None, device=None, names=None, options={})
-        remote, _ = in_process(subject_of, row, sticky, **named)
+        remote, _ = in_process(row, sticky, **named)
         remote.run(case)
         with pytest.raises(Exception, match="an illegal access") as raised:
             remote.run(case)

@@ -46,7 +46,7 @@ def test_memory_is_soiled_where_steps_run(monkeypatch, tmp_path):
     def soiled(shapes, dtype, k):
         (tmp_path / f"soiled{k}").write_text(f"{dtype} {type(shapes[0])}")
 
-    monkeypatch.setattr("refopt.oracle.process.answers.soiled", soiled)
+    monkeypatch.setattr("refopt.oracle.process.child.soiled", soiled)
     oracle.check(None, ends.plain_lr, dtypes=["float32"], laws=["L17"])
     assert (tmp_path / "soiled0").read_text() == "float32 <class 'tuple'>"
 

@@ -14,7 +14,7 @@ from refopt.catalog import KNOWN as OWN
 from refopt.oracle import variants
 from refopt.oracle.cases import Dtypes, draw, number
 from refopt.oracle.exact.cases import assert_same, runner
-from refopt.oracle.variants import VARIANTS, added, neutral
+from refopt.oracle.variants import VARIANTS, added, defaults
 
 pytestmark = pytest.mark.clause("N13")
 L1 = dict(dtypes=["float32"], laws=["L1"], examples=0, process=False)
@@ -34,7 +34,7 @@ def drawn(row, choices=None, numbers=None, count=3, dtype="float32"):
 def test_by_default_they_are_the_catalogues(name, dtype):
     """Choices and numbers at their defaults change no bit."""
     row, own = VARIANTS[name].row, OWN[name]
-    numbers, choices = neutral(name)
+    numbers, choices = defaults(name, added(name))
     plain = drawn(row, numbers=numbers, dtype=dtype)
     expected = runner(getattr(cpu, own.merged_name))(drawn(own, dtype=dtype))
     got = variants_step(row)(plain)

@@ -6,9 +6,7 @@ import math
 import pytest
 
 from refopt import oracle
-from refopt.oracle.item import Item
-from refopt.oracle.report import Report
-from refopt.oracle.wording import NONE, percent, short, some, why
+from refopt.oracle.report import NONE, Item, Report, percent, short, some, why
 
 
 def test_a_right_report_has_no_words_of_failure():

@@ -15,8 +15,7 @@ from peers.test_timm import timm  # noqa: E402, F401
 from refopt import cli, oracle  # noqa: E402
 from refopt.oracle.subjects import accepted  # noqa: E402
 from refopt.oracle.subjects.optax_peers import FUNCTIONS, PEERS  # noqa: E402
-from refopt.oracle.subjects.timm import TIMM  # noqa: E402
-from refopt.oracle.subjects.torch_peers import CLASSES, TORCH  # noqa: E402
+from refopt.oracle.subjects.torch_peers import CLASSES, TIMM, TORCH  # noqa: E402
 from refopt.oracle.variants import ROUTINES  # noqa: E402
 
 

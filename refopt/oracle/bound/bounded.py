@@ -35,8 +35,7 @@ import numpy as np
 
 from refopt.oracle.bound import sums
 from refopt.oracle.bound.branches import Condition
-from refopt.oracle.bound.double_double import UNIT, DoubleDouble
-from refopt.oracle.bound.values import Same, high, select, size
+from refopt.oracle.bound.double_double import UNIT, DoubleDouble, high, select, size
 
 ROUNDINGS = 2
 CURRENT: ContextVar[Any] = ContextVar("arithmetic", default=None)  # for constants in rules
@@ -94,6 +93,19 @@ class Arithmetic:
     def where(self, condition, x, y):
         """`where`, for conditions to call."""
         return where(condition, x, y)
+
+
+class Same:
+    """A number compared by identity, not by value."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __hash__(self):
+        return id(self.number)
+
+    def __eq__(self, other):
+        return self.number is other.number
 
 
 class Bounded:
@@ -195,15 +207,17 @@ class Bounded:
 
     def __pow__(self, count):
         """A running product; by repeated squaring if the exponent is a number of the step, which is whole."""
-        power = self.lift(1)
+        power = None
         if isinstance(count, Bounded):
             base, left = self, int(high(count.value))
             while left:
-                power, base, left = power * base if left % 2 else power, base * base, left // 2
-            return power
-        for k in range(count):
-            power = power * self if k else self
-        return power
+                if left % 2:
+                    power = base if power is None else power * base
+                base, left = base * base, left // 2
+        else:
+            for _ in range(count):
+                power = self if power is None else power * self
+        return self.lift(1) if power is None else power
 
     def _compared(self, holds, other):
         """The condition that ``holds`` decides from the difference and 0."""

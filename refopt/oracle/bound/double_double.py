@@ -104,3 +104,20 @@ class DoubleDouble:
             pairs = DoubleDouble(high[0::2], low[0::2]) + DoubleDouble(high[1::2], low[1::2])
             high, low = pairs.high, pairs.low
         return DoubleDouble(high.sum(), low.sum())
+
+
+def size(value):
+    """The magnitude of a value, rounded to fp64."""
+    return abs(high(value))
+
+
+def high(value):
+    """A value, rounded to fp64; no rounding changes its sign."""
+    return value.high if isinstance(value, DoubleDouble) else value
+
+
+def select(condition, x, y):
+    """x or y, element by element."""
+    if isinstance(x, DoubleDouble):
+        return DoubleDouble(np.where(condition, x.high, y.high), np.where(condition, x.low, y.low))
+    return np.where(condition, x, y)

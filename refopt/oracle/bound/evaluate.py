@@ -20,8 +20,8 @@ from refopt.cpu.merged import exact
 from refopt.cpu.muon import updates
 from refopt.cpu.newton_schulz import by_gram
 from refopt.cpu.normuon import row_updates
-from refopt.oracle.bound import bounded, iterations
-from refopt.oracle.bound.bounded import Arithmetic, Bounded
+from refopt.oracle.bound import iterations
+from refopt.oracle.bound.bounded import CURRENT, Arithmetic, Bounded, size
 from refopt.oracle.bound.branches import every_way
 from refopt.oracle.variants.muon import through_bf16
 
@@ -78,12 +78,12 @@ def _replaced(value: Any) -> Any:
     return rebound(value) if is_ours(value) else value
 
 
-def as_stored(x: Bounded, dtype: np.dtype) -> Bounded:
-    """The value read back from a slot with fewer bits; the bound also covers code that uses x itself."""
-    if np.dtype(dtype) == x.dtype:
+def as_stored(x: Any, dtype: np.dtype) -> Any:
+    """The value read back from a slot with fewer bits; the bound, if x has one, also covers code that uses x itself."""
+    if not isinstance(x, Bounded) or np.dtype(dtype) == x.dtype:
         return x
     digits, least = iterations.BITS[np.dtype(dtype).name]
-    reach = bounded.size(x.value) + x.error
+    reach = size(x.value) + x.error
     error = x.error + 2.0**-digits * reach + 2.0 ** (least - 1) * (reach > 0)
     return Bounded(x.value, error, x.arithmetic).signed_as(x)
 
@@ -113,16 +113,32 @@ def evaluate(
     Returns:
         The flat numbers of each written slot: "params" (the exact ones, if there is a master), states, and scalars.
     """
+    given, named = inputs_of(routine, arrays, numbers, choices, arithmetic, scalars, after)
+    run = rebound(rule or routine.rule)
+    token = CURRENT.set(arithmetic)
+    try:
+        with np.errstate(all="ignore"):
+            ways = every_way(lambda: run(*given, **named))
+    finally:
+        CURRENT.reset(token)
+    with np.errstate(all="ignore"):
+        united = [None if x[0] is None else x[0].covering(*x[1:]) for x in zip(*ways, strict=True)]
+    return {name: x for name, x in zip(("params", *routine.carried), united, strict=True) if x is not None}
+
+
+def inputs_of(
+    routine: Routine, arrays: Mapping[str, Any], numbers: Mapping[str, float], choices: Mapping[str, Any],
+    arithmetic: Any, scalars: Mapping[str, Any] | None = None, after: Mapping[str, Any] | None = None,
+) -> tuple[list[Any], dict[str, Any]]:
+    """What a rule takes by position and by name, from the arguments of `evaluate`, as numbers of the arithmetic."""
     real, lift = arithmetic.real, arithmetic.exact
     held: dict[str, Any] = {name: None if x is None else flat(x) for name, x in arrays.items()}
     choices, own = routine.parted(choices)
     values = _values(routine, numbers, choices, arithmetic)
     g = lift(held["grads"].astype(real))
-    factors = [values.pop(name) for name in ("rescale_grad", "grad_factor") if name in values]
-    factors = [x for x in factors if bounded.high(x.value) != 1]
-    if factors:
+    both = {name: values.pop(name) for name in ("rescale_grad", "grad_factor") if name in values}
+    if factors := [x for name, x in both.items() if real(numbers[name]) != 1]:
         g = functools.reduce(lambda x, y: x * y, factors) * g
-    carried = routine.carried
     p = lift(exact(held["params"], held.get("master_params"), real))
 
     def read(name: str) -> Any:
@@ -134,22 +150,15 @@ def evaluate(
     if routine.matrix_arguments:
         lists = {name: [x] for name, x in arrays.items()}
         values |= routine.matrix_arguments(routine, lists, {**numbers, **choices}, **own)[0]
-    if not routine.elementwise:
-        values["stored"] = _stored(routine, held, after or {}, lambda x: lift(x.astype(real)))
-    run = rebound(rule or routine.rule)
-    token = bounded.CURRENT.set(arithmetic)
-    try:
-        with np.errstate(all="ignore"):
-            ways = every_way(lambda: run(p, g, *map(read, carried), **values))
-    finally:
-        bounded.CURRENT.reset(token)
-    with np.errstate(all="ignore"):
-        united = [None if x[0] is None else x[0].covering(*x[1:]) for x in zip(*ways, strict=True)]
-    return {name: x for name, x in zip(("params", *carried), united, strict=True) if x is not None}
+    if not routine.elementwise:  # the rule reads again what it has stored
+        states = {name: x for name, x in (after or {}).items() if name in routine.states and x is not None}
+        again = {name: lift(flat(x).astype(real)) for name, x in (states | {"params": held["params"]}).items()}  # type: ignore[union-attr]
+        values["stored"] = lambda name, x: again[name] if name in again else as_stored(x, held[name].dtype)
+    return [p, g, *map(read, routine.carried)], values
 
 
 def _values(
-    routine: Routine, numbers: Mapping[str, float], choices: Mapping[str, Any], arithmetic: Arithmetic
+    routine: Routine, numbers: Mapping[str, float], choices: Mapping[str, Any], arithmetic: Any
 ) -> dict[str, Any]:
     """The numbers in the arithmetic, and the choices."""
     counts = [hyper.name for hyper in routine.hypers if hyper.whole]
@@ -161,12 +170,3 @@ def _values(
         if arithmetic.regroups and averages and hyper.name in values:
             values[hyper.name].terms = 1.0  # the weight of an average, which may be 1 - (1 - b)
     return values
-
-
-def _stored(
-    routine: Routine, held: Mapping[str, Any], after: Mapping[str, Any], lift: Callable[[Any], Bounded]
-) -> Callable[[str, Any], Any]:
-    """How a rule reads again what it has stored."""
-    again = {name: lift(flat(x)) for name, x in after.items() if name in routine.states and x is not None}
-    again["params"] = lift(held["params"])
-    return lambda name, x: again[name] if name in again else as_stored(x, held[name].dtype)

@@ -13,9 +13,8 @@ from refopt.checks.dtypes import arithmetic, numpy_dtype
 from refopt.checks.rows import Routine
 from refopt.oracle.bound import storage, sums
 from refopt.oracle.bound.bounded import Arithmetic, Bounded, roundings_of
-from refopt.oracle.bound.double_double import DoubleDouble
+from refopt.oracle.bound.double_double import DoubleDouble, high
 from refopt.oracle.bound.evaluate import evaluate
-from refopt.oracle.bound.values import high
 from refopt.oracle.variants import row_for, variants_of
 from refopt.oracle.variants.variant import STEP_NUMBER
 
@@ -73,10 +72,6 @@ def _down(x: np.ndarray, dtype: Any) -> np.ndarray:
     """The next bf16 number toward -inf, to which stochastic rounding may round."""
     near = storage.stored(x, numpy_dtype("bfloat16"))
     return np.where(near <= x, near, np.nextafter(near.astype(dtype), dtype.type(-np.inf)).astype(x.dtype))
-
-
-def _up(x: np.ndarray, dtype: Any) -> np.ndarray:
-    return -_down(-x, dtype)
 
 
 def cut(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
@@ -167,7 +162,7 @@ def stored(arrays: Mapping[str, Any], bounds: Mapping[str, Bounded], stochastic:
     expected = {}
     for name, bound in bounds.items():
         by_chance = stochastic and np.ndim(bound.error) > 0 and arrays[name].dtype.name == "bfloat16"
-        expected[name] = Expected(bound, arrays[name], *(_down, _up) * by_chance)
+        expected[name] = Expected(bound, arrays[name], *(_down, lambda x, kind: -_down(-x, kind)) * by_chance)
     if storage.is_remainder(master):
         bound, kind = bounds["params"], master.dtype
         expected["params"] = Expected(bound, arrays["params"], lambda x, _: storage.split(x, kind)[0])

@@ -41,7 +41,7 @@ from refopt.cpu.muon import norm_of, ratio
 from refopt.cpu.newton_schulz import applied, takes_gram
 from refopt.cpu.normuon import factors
 from refopt.oracle.bound.bounded import Bounded, sqrt, total
-from refopt.oracle.bound.values import high
+from refopt.oracle.bound.double_double import high
 
 DELTA = 1e-9  # the probability that an element of correct code is outside
 DRAWS, FEWER, MANY = 128, 32, 2500  # fewer draws for matrices of more than MANY elements
@@ -208,8 +208,8 @@ class Roundings:
 
     def square(self, x, off):
         """x x^T, rounded, and its perturbations."""
-        value, lost = x @ x.T, self.sums(x, x.T)
-        d_value = perturbed_square(off, x) + self.drawn(self.half(value), lost, symmetric=True)
+        value, lost, one = x @ x.T, self.sums(x, x.T), off @ x.T
+        d_value = one + turned(one) + self.drawn(self.half(value), lost, symmetric=True)
         return value, self.truncated(d_value, lost, value)
 
     def plus(self, scale, added, product, symmetric=True):
@@ -254,12 +254,6 @@ def polynomial_of(square, d_square, b, c, of):
     off += of.drawn(*rounds, symmetric=True)
     off += of.drawn(of.half(c * square), symmetric=True) @ square
     return polynomial, of.truncated(off, second, product)
-
-
-def perturbed_square(off, x):
-    """The perturbations of x x^T from those of x."""
-    one = off @ x.T
-    return one + turned(one)
 
 
 def half_a_unit(x, dtype):

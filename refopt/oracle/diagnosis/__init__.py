@@ -1,16 +1,14 @@
 """Diagnosis of a step that breaks laws: a pattern of wrong elements, and hypotheses that explain all failures."""
 
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 
-from refopt.oracle.bound import sums
 from refopt.oracle.broken import Crashed
 from refopt.oracle.diagnosis import conduct, pattern
 from refopt.oracle.diagnosis.explain import UNWRITTEN, Explainer
-from refopt.oracle.diagnosis.failure import Failure
-from refopt.oracle.diagnosis.hypothesis import base_rule
+from refopt.oracle.diagnosis.failure import Cause, Failure
+from refopt.oracle.diagnosis.situation import base_rule
 from refopt.oracle.diagnosis.weighing import ENOUGH, Explanation
 from refopt.oracle.exact.cases import Case, elements_of, memory
 from refopt.oracle.source import legend
@@ -23,33 +21,6 @@ ROUNDS = 2  # how many causes are searched for in turn
 FIRST, LATER = 44_000, 11_000  # glances of `Work`: for the first dtype, and for the rest and later dtypes
 
 __all__ = ["ENOUGH", "Cause", "Explanation", "Failure", "causes_of", "is_small", "pattern_of"]
-
-
-@dataclasses.dataclass
-class Cause:
-    """A cause of failures.
-
-    Attributes:
-        text: what is wrong.
-        failures: what it explains, as far as it can be tested: ids of laws, each with a `Broken.kind`.
-        certain: whether it is more than a possibility or a partial explanation.
-        share: the share of their wrong elements that it explains.
-        others: equivalent explanations.
-        dtype: of the parameters.
-    """
-
-    text: str
-    failures: list[tuple[str, str]]
-    certain: bool = True
-    share: float = 1.0
-    others: tuple[str, ...] = ()
-    dtype: str = ""
-    strong: bool = True  # whether many elements confirm it
-
-    @property
-    def laws(self) -> list[str]:
-        """The ids of the laws, each once."""
-        return list(dict.fromkeys(law for law, _ in self.failures))
 
 
 def pattern_of(trial: Trial, failures: Sequence[Failure]) -> str:
@@ -65,7 +36,7 @@ def pattern_of(trial: Trial, failures: Sequence[Failure]) -> str:
     slots: dict[str, list] = {}
     for i in range(len(case)):
         before = case.tensor(i)
-        for name, expected in trial.expected(case, i, sums.random_data).items():
+        for name, expected in trial.expected(case, i).items():
             now = got[name][i] if got.get(name) else None
             if now is not None:
                 flat = [np.ravel(memory(x)).astype(np.float64) for x in (now, before[name])]
@@ -88,7 +59,7 @@ def causes_of(
     failures = [x for x in failures if not isinstance(x.broken, Crashed)]
     if not failures:
         return []
-    causes = [Cause(*told, dtype=trial.dtype) for told in conduct.before(trial, failures)]
+    causes = conduct.before(trial, failures)
     glances = LATER if known else FIRST
     for _ in range(ROUNDS):
         left = [x for x in _left(failures, causes) if x.is_bounded]
@@ -99,7 +70,7 @@ def causes_of(
         known, glances = [*known, found.text], LATER
     told = conduct.after(trial, _left(failures, causes))
     if told:
-        causes = [x for x in causes if x.share >= ENOUGH] + [Cause(*x, dtype=trial.dtype) for x in told]
+        causes = [x for x in causes if x.share >= ENOUGH] + told
     first = [x.text for x in causes if any(word in x.text for word in conduct.OF_GRADIENTS)]
     causes.sort(key=lambda x: (x.text not in first, failures[0].law not in x.laws, -len(x.laws)))
     if any(x.is_bounded for x in _left(failures, causes)):

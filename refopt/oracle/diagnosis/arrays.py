@@ -10,8 +10,7 @@ from refopt.checks.dtypes import SIZES, numpy_dtype
 from refopt.checks.rows import Routine, Slot
 from refopt.oracle.bound.storage import is_remainder
 from refopt.oracle.cases import by_count
-from refopt.oracle.diagnosis.hypothesis import Hypothesis
-from refopt.oracle.diagnosis.situation import Situation
+from refopt.oracle.diagnosis.situation import Hypothesis, Situation
 from refopt.oracle.exact.cases import has, memory
 
 

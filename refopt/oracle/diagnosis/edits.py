@@ -12,8 +12,7 @@ from functools import partial
 from typing import Any
 
 from refopt.catalog import Routine
-from refopt.oracle.diagnosis.hypotheses import Hypothesis, base_rule
-from refopt.oracle.diagnosis.situation import Rule, Situation
+from refopt.oracle.diagnosis.situation import Hypothesis, Rule, Situation, base_rule
 from refopt.oracle.source import OLD, compiled, formulas, replaced_node, source, substituted, text_of, within
 
 OTHER: dict[type, Any] = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult}

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refopt.oracle.bound import sums
 from refopt.oracle.cases import in_one_order
 from refopt.oracle.exact.cases import Case, memory
 from refopt.oracle.trial import Trial
@@ -77,9 +76,9 @@ def _tensor(trial: Trial, case: Case, i: int, got: Any, law: str) -> Tensor:
         ends = np.arange(PIECE), np.arange(size - PIECE, size)
         elements = np.unique(np.concatenate([*ends, np.linspace(0, size - 1, PIECE).astype(int)]))
         before = {name: x if x is None or name in one else memory(x)[elements] for name, x in before.items()}
-        expected = trial.expected_of_arrays(case, i, before, sums.random_data)
+        expected = trial.expected_of_arrays(case, i, before)
     else:
-        expected = trial.expected(case, i, sums.random_data)
+        expected = trial.expected(case, i)
     held, wrong, unchanged, wide, room = {}, {}, {}, {}, {}
     for name, values in got.items():
         if name in expected and values[i] is not None:

@@ -8,7 +8,6 @@ import numpy as np
 from refopt.checks.rows import Routine
 from refopt.cpu.muon import momentum
 from refopt.cpu.newton_schulz import by_gram, normalized, schedule, takes_gram
-from refopt.oracle.bound import sums
 from refopt.oracle.bound.iterations import BITS
 from refopt.oracle.diagnosis.failure import Failure
 from refopt.oracle.exact.cases import Case
@@ -93,7 +92,7 @@ def growth(trial: Trial, case: Case, i: int) -> Growth | None:
     choices = {name: case.choices[name] for name in ("use_nesterov", "average")}
     u = momentum(g, v, mu=numbers["mu"], **choices)[1]
     still = p * (1 - numbers["lr"] * numbers["weight_decay"])
-    ends: list[Any] = [trial.run(case)["params"][i], trial.expected(case, i, sums.random_data)["params"].value]
+    ends: list[Any] = [trial.run(case)["params"][i], trial.expected(case, i)["params"].value]
     moved = [(still - np.asarray(x, np.float64)) / numbers["lr"] for x in ends]
     u, got, right = (x.T if p.shape[0] > p.shape[1] else x for x in (u, *moved))
     left, sizes, _ = np.linalg.svd(u)

@@ -13,15 +13,14 @@ from refopt.checks.rows import Routine
 from refopt.cpu.reduce import sum_of_squares
 from refopt.oracle import variants
 from refopt.oracle.bound.bounded import Bounded
+from refopt.oracle.bound.double_double import size
 from refopt.oracle.bound.iterations import BITS
-from refopt.oracle.bound.values import size
 from refopt.oracle.cases import DECAYS
 from refopt.oracle.diagnosis.arrays import has_master, of_arrays, of_precision
-from refopt.oracle.diagnosis.hypothesis import Hypothesis, base_rule
 from refopt.oracle.diagnosis.numbers import of_numbers, of_steps
-from refopt.oracle.diagnosis.situation import Rule, Situation
+from refopt.oracle.diagnosis.situation import Hypothesis, Rule, Situation, base_rule
 from refopt.oracle.exact.cases import Case, memory
-from refopt.oracle.wrong import MORE, OF, Wrong, limits, norms
+from refopt.oracle.wrong import MORE, OF, Wrong, limits
 
 
 @functools.cache
@@ -52,7 +51,7 @@ def with_variants(s: Situation) -> Situation | None:
     """The same situation in the row with variants, unless its rule has been changed."""
     if s.rule is not base_rule(s.row):
         return None
-    row, (numbers, choices) = variants.ROUTINES[s.row.name], variants.neutral(s.row.name)
+    row, (numbers, choices) = variants.ROUTINES[s.row.name], variants.defaults(s.row.name, variants.added(s.row.name))
     real, case = np.dtype(s.real), s.case
     added = {*row.scalars} - {*s.row.scalars}
     more: dict[str, Any] = {name: [np.full(1, case.count, real)] * len(case) for name in added}
@@ -67,15 +66,12 @@ def with_variants(s: Situation) -> Situation | None:
 def _rules(row: Routine) -> Iterator[Hypothesis]:
     yield from _written(OF[row.name].values())
     if not (row.elementwise or row.matrix_arguments):  # the rule itself takes norms, of vectors
-        for text, elements in norms.summands():
+        for text, elements in limits.summands():
             named = f"norms of {text.format('the elements')}", {"sum_of_squares(": "squares("}
-            yield from _written([Wrong(*named, {"squares": partial(_summed, elements=elements)})], paired=False)
+            squares = {"squares": lambda x, of=elements: sum_of_squares(of(x))}
+            yield from _written([Wrong(*named, squares)], paired=False)
         yield Hypothesis("one norm over all tensors, not one for each", _of_all_tensors, "rule", "", False)
     yield from _written(MORE[row.name].values())
-
-
-def _summed(x: Any, elements: Callable[[Any], Any]) -> Any:
-    return sum_of_squares(elements(x))
 
 
 def _written(rules: Iterable[Wrong], paired: bool = True) -> Iterator[Hypothesis]:

@@ -11,8 +11,7 @@ from refopt.checks.dtypes import numpy_dtype
 from refopt.checks.rows import Routine
 from refopt.oracle import cases
 from refopt.oracle.diagnosis.arrays import kept
-from refopt.oracle.diagnosis.hypothesis import Hypothesis
-from refopt.oracle.diagnosis.situation import NONE, Situation
+from refopt.oracle.diagnosis.situation import NONE, Hypothesis, Situation
 from refopt.oracle.exact.cases import has
 
 CORRECTS = {

@@ -17,11 +17,10 @@ from refopt.catalog import Routine
 from refopt.checks.dtypes import numpy_dtype
 from refopt.oracle.bound.bounded import Bounded
 from refopt.oracle.cases import DECAYS
-from refopt.oracle.diagnosis.hypotheses import Hypothesis, base_rule
-from refopt.oracle.diagnosis.situation import Rule, Situation
+from refopt.oracle.diagnosis.situation import Hypothesis, Rule, Situation, base_rule
 from refopt.oracle.exact.cases import has
 from refopt.oracle.source import compiled, formulas, replaced_node, source, substituted, text_of, within
-from refopt.oracle.wrong import limits, norms
+from refopt.oracle.wrong import limits
 
 HOLE, VALUE, NARROW = "_instead", "_value", "in the gradient's dtype"
 NARROWER = "float16", "bfloat16", "float32"
@@ -33,7 +32,7 @@ WEIGHTS = DECAYS | {"lr", "mu", "beta1", "beta2", "rho", "local_lr"}  # factors 
 def of_rule(row: Routine) -> tuple[Hypothesis, ...]:
     """A hypothesis for each expression of a routine's rule, and each value that it may have instead."""
     rule = base_rule(row)
-    summed = [Value(text, by, ()) for text, by in norms.summands(2)]  # of one norm
+    summed = [Value(text, by, ()) for text, by in limits.summands(2)]  # of one norm
     hypotheses: list[tuple[int, Hypothesis]] = []
     for function in formulas(rule):
         tree = source(function)

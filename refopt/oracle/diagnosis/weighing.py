@@ -7,8 +7,7 @@ import numpy as np
 
 from refopt.oracle.diagnosis.evidence import Tensor, spread, tensors_of
 from refopt.oracle.diagnosis.failure import Failure
-from refopt.oracle.diagnosis.hypothesis import Hypothesis, base_rule
-from refopt.oracle.diagnosis.situation import Inputs, Situation, of_case
+from refopt.oracle.diagnosis.situation import Hypothesis, Inputs, Situation, base_rule, of_case
 from refopt.oracle.exact.cases import Case, memory
 from refopt.oracle.trial import FLUSHES, Trial
 
@@ -126,7 +125,7 @@ class Weighing:
         if any(h.kind == "rough" for h in hypotheses) and (off < least * explained or not self._scattered()):
             return None
         bent = False
-        spoilt = [x for x in self._others(laws) if self._spoils(x, hypotheses)]
+        spoilt = [x for x in self._others() if self._spoils(x, hypotheses)]
         if spoilt:
             mine = [x for x in self.wrong if x.law in laws]
             limited = _axes(mine, spoilt) or _steps(mine, spoilt, self.row.elementwise)
@@ -158,7 +157,7 @@ class Weighing:
             sum(int((ratio[~tensor.wrong[name]] > 1).sum()) for name, ratio in ratios.items()),
         )
 
-    def _others(self, laws: frozenset[str]) -> Iterator[Tensor]:
+    def _others(self) -> Iterator[Tensor]:
         """Right tensors: those next to wrong ones, and those of passed cases, as far as needed."""
         yield from self.right
         for k, x in enumerate(self.passed):

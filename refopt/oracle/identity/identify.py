@@ -1,23 +1,24 @@
-"""`identify`: which routine and choices an optimizer is, or none."""
+"""`identify`: which routine and choices an optimizer is, or none; and the result, as text and as JSON."""
 
 import contextlib
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
+import refopt
 from refopt.checks.arguments import mapped, number
 from refopt.oracle.broken import Broken, Skipped
-from refopt.oracle.cases import noise
-from refopt.oracle.identity.candidates import LEFT_OUT, Candidate, candidates, off
-from refopt.oracle.identity.numbers import numbers_of, rows, telling
-from refopt.oracle.identity.report import Identity, Match, merged
+from refopt.oracle.cases import NEUTRAL, noise
+from refopt.oracle.identity.candidates import LEFT_OUT, Candidate, candidates, numbers_of, off, telling
 from refopt.oracle.subject import Subject
 from refopt.oracle.subjects import subject_of
 from refopt.oracle.trial import Trial
 from refopt.oracle.variants import ROUTINES
 
+SCHEMA = "refopt.identity/1"
 # Scales of each step's gradients, which reveal maxima, averages, and the step from which RAdam rectifies.
 SIZES = 1.0, 1.5, 0.25, 0.5, 2.0, 0.125, 1.0, 0.75
 # By how many axes tensors have to have; matrices of fewer than four rows are not what some take for one.
@@ -28,6 +29,99 @@ KNOWN = sorted({hyper.name for row in ROUTINES.values() for hyper in row.hypers}
 COARSE = 2.0**-16  # of what computes in fp32, whatever its parameters are
 ROUGH = 2.0**-3  # of what iterates in 16 bits
 NEARER = 16  # times nearer, and a formula excludes others that are near enough
+
+
+class Match(NamedTuple):
+    """A routine that behaves like the optimizer.
+
+    Attributes:
+        choices: those that matter; the others have no effect.
+        states: its optional states, and the states that start from 1.
+        numbers: the routine's numbers, by refopt's names.
+        off: the largest difference, relative to a tensor's largest change.
+    """
+
+    routine: str
+    choices: Mapping[str, Any]
+    states: tuple[str, ...]
+    numbers: Mapping[str, float]
+    off: float
+
+    def __str__(self) -> str:
+        chosen = (f"{name}={x}" for name, x in self.choices.items() if x is not False)
+        return ", ".join([self.routine, *chosen, *self.states])
+
+
+class Identity:
+    """What `refopt.oracle.identify` returns.
+
+    Attributes:
+        subject: the name of the optimizer.
+        matches: every formula that behaves the same, the simplest first; empty if none does.
+        tried: how many formulas were tried.
+        steps: how many steps were taken.
+        nearest: the formula that differs latest, with its error; ``None`` if one matches.
+        why: why nothing could be tried; "" otherwise.
+        left_out: options that are 0 by default; with other values no formula matches.
+    """
+
+    def __init__(
+        self, subject: str, matches: Sequence[Match], *, tried: int, steps: int, dtype: str,
+        nearest: Match | None = None, agreed: int = 0, why: str = "",
+    ) -> None:
+        self.subject, self.matches, self.tried, self.steps = subject, list(matches), tried, steps
+        self.dtype, self.nearest, self.agreed, self.why = dtype, nearest, agreed, why
+        self.left_out: list[str] = []
+
+    @property
+    def routine(self) -> str | None:
+        """The simplest routine that matches; ``None`` if none does."""
+        return self.matches[0].routine if self.matches else None
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        """The choices of that routine that matter."""
+        return dict(self.matches[0].choices) if self.matches else {}
+
+    @property
+    def ambiguous(self) -> bool:
+        """Whether several routines behave the same with these numbers."""
+        return len({match.routine for match in self.matches}) > 1
+
+    def to_json(self) -> str:
+        """The same as JSON text."""
+        fields: dict[str, Any] = {
+            "schema": SCHEMA, "refopt": refopt.__version__, "subject": self.subject, "routine": self.routine,
+            "choices": self.choices, "ambiguous": self.ambiguous, "tried": self.tried, "steps": self.steps,
+            "dtype": self.dtype, "why": self.why, "left_out": self.left_out,
+            "matches": [{**x._asdict(), "choices": dict(x.choices), "numbers": dict(x.numbers)} for x in self.matches],
+        }
+        return json.dumps(fields, indent=1)
+
+    def __repr__(self) -> str:
+        return f"<Identity: {str(self).splitlines()[0]}>"
+
+    def __str__(self) -> str:
+        if self.why:
+            return f"{self.subject}: none could be tried: {self.why}"
+        if not self.matches:
+            lines = [f"{self.subject}: none of {self.tried} formulas"]
+            if self.nearest is not None:
+                since = f"after {self.agreed} of {self.steps} steps" if self.agreed else "from the first step"
+                lines.append(f"the nearest, {self.nearest}: {since} off by {self.nearest.off:.2g} of the change")
+            lines.append("check it as the routine that it is meant to be, to see what is wrong")
+            return "\n".join(lines)
+        first, *others = self.matches
+        lines = [f"{self.subject}: {first}"]
+        numbers = {name: x for name, x in first.numbers.items() if x != NEUTRAL.get(name)}
+        lines.append("numbers: " + ", ".join(f"{name}={x:.6g}" for name, x in numbers.items()))
+        lines.append(f"off by at most {first.off:.2g} of the change in {self.steps} steps of {self.dtype}")
+        if self.left_out:
+            names = ", ".join(self.left_out)
+            lines.append(f"without {names}, 0 by default: with other values it matches no formula")
+        if others:
+            lines.append("equal with these numbers: " + "; ".join(map(str, others)))
+        return "\n".join(lines)
 
 
 def identify(
@@ -176,9 +270,9 @@ def _found(
 
 
 def _every(optimizer: Subject, names: Mapping[str, str]) -> Iterator[Candidate]:
-    """Every formula; last those of states that start from 1, which some libraries have."""
+    """Every formula, first those with few numbers; last those of states that start from 1, as some libraries have."""
     for ones in (False, True):
-        for row in rows():
+        for row in sorted(ROUTINES.values(), key=lambda row: (len(row.hypers), row.name)):
             for numbers in numbers_of(row, optimizer, names):
                 yield from candidates(row, numbers, ones)
 
@@ -195,3 +289,31 @@ def _match(of: Candidate, away: float) -> Match:
     numbers = {name: float(x) for name, x in of.numbers.items() if name not in ("seed", "rescale_grad")}
     states = tuple(x for x in of.states if x not in scalars) + tuple(f"{name} from 1" for name in of.ones)
     return Match(of.row.name, kept, states, numbers, away)
+
+
+def merged(found: Iterable[tuple[Match, Mapping[str, tuple]]]) -> list[Match]:
+    """Merge matches of a routine that differ only in choices without effect."""
+    groups: dict[tuple, list[Match]] = {}
+    values: dict[tuple, Mapping[str, tuple]] = {}
+    for match, of in found:
+        key = match.routine, match.states, tuple(match.numbers.items())
+        groups.setdefault(key, []).append(match)
+        values[key] = of
+    return [one for key, group in groups.items() for one in _free(group, values[key])]
+
+
+def _free(group: list[Match], values: Mapping[str, tuple]) -> list[Match]:
+    """The matches without choices that have no effect."""
+    left = {tuple(match.choices.items()): match for match in group}
+    for name, of in values.items():
+        rest: dict[tuple, list[Match]] = {}
+        for match in left.values():
+            others = tuple((other, x) for other, x in match.choices.items() if other != name)
+            rest.setdefault(others, []).append(match)
+        left = {}
+        for others, same in rest.items():
+            if len(same) == len(of):
+                left[others] = same[0]._replace(choices=dict(others), off=max(match.off for match in same))
+            else:
+                left |= {tuple(match.choices.items()): match for match in same}
+    return list(left.values())

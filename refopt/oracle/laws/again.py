@@ -9,13 +9,12 @@ from refopt.oracle.cases import DECAYS
 from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.exact.laws import reference
 from refopt.oracle.laws.law import Law, Try, both, of_bound, of_runs, taken
-from refopt.oracle.laws.numbers import LISTS
+from refopt.oracle.laws.numbers import LISTS, SIZES
 from refopt.oracle.laws.step import free
 from refopt.oracle.running import Data, state_dict_of
 from refopt.oracle.subject import Run
 from refopt.oracle.trial import WITH_GROUPS, Trial
 
-SIZES = 300, 45, 7, 20
 OTHERS = 45, 7, 300, 33
 OF_RUNS = 45, 7, 300, (4, 5)
 LARGE = 100_003

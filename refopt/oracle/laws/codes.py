@@ -62,15 +62,6 @@ def bits(trial: Trial, data: Data) -> np.ndarray:
     return x
 
 
-def _times(factor: float, x: np.ndarray) -> np.ndarray:
-    return x * x.dtype.type(factor)
-
-
-def _beside(value: float, t: int, g: np.ndarray) -> np.ndarray:
-    """A gradient with a number in every other element."""
-    return np.where(EVEN, value, g)
-
-
 def told(shares: Sequence[tuple[float, str]], most: float) -> str:
     """By how much movements are off, each with when."""
     off = ", ".join(f"{f'{100 * x:.3g} %' if np.isfinite(x) else 'NaN'}{when}" for x, when in shares)
@@ -90,7 +81,7 @@ def movement(trial: Trial) -> Iterator[Try]:
             raise Caused("states lose too much", told([(share, "")], most))
 
     def scaled() -> None:
-        shares = {k: off(history(trial).each(partial(_times, 2.0**k))) for k in POWERS}
+        shares = {k: off(history(trial).each(lambda x, k=k: x * x.dtype.type(2.0**k))) for k in POWERS}  # type: ignore[misc]
         room = most + off(history(trial))
         if far := [k for k in POWERS if not shares[k] <= room]:
             ends = min(far) < 0, max(far) > 0
@@ -115,7 +106,7 @@ def zero(trial: Trial) -> Iterator[Try]:
             raise Caused("zero does not stay zero", text)
 
     for value in (0.0, -0.0) if trial.row.elementwise else ():
-        make = partial(history, trial, partial(_beside, value))
+        make = partial(history, trial, lambda t, g, value=value: np.where(EVEN, value, g))  # type: ignore[misc]
         yield Try(f"gradients of {value} beside others", make, partial(stays, value))
 
 

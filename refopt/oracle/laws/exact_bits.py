@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from functools import partial
 
 from refopt.oracle.broken import Broken, Skipped
-from refopt.oracle.cases import NEUTRAL
+from refopt.oracle.cases import numbers_of
+from refopt.oracle.exact import laws
 from refopt.oracle.exact.cases import Case, Outcome, assert_unwritten
 from refopt.oracle.exact.examples import examples, gated
-from refopt.oracle.exact.laws import LAWS as BITS
-from refopt.oracle.exact.laws import reference
 from refopt.oracle.laws.law import Law, Try, taken
 from refopt.oracle.laws.numbers import LISTS
 from refopt.oracle.subject import GATE
@@ -17,7 +16,7 @@ from refopt.oracle.trial import Trial
 
 def exact_bits(trial: Trial) -> Iterator[Try]:
     def same(case: Case) -> None:
-        trial.same(reference(case.copy()), trial.run(case), "the result of refopt.cpu")
+        trial.same(laws.reference(case.copy()), trial.run(case), "the result of refopt.cpu")
 
     for count in (1, 2, 7):
         yield Try(f"step {count}", partial(trial.case, [300, 2100, 1], count=count), same)
@@ -39,8 +38,11 @@ def as_taken(trial: Trial, case: Case) -> Case:
     """A case without the numbers that the step does not take; skipped if the step lacks anything else."""
     if trial.row.scalars and not getattr(trial.subject, "is_function", False):
         raise Skipped("powers that belong to no step")
-    trial.need(*_needs(trial, case))
-    known = {h.name: NEUTRAL.get(h.name, h.default) for h in trial.row.hypers}
+    present = [slot.name for slot in trial.row.slots if not slot.optional or case.slots[slot.name] is not None]
+    gate = [name for name in GATE if any(name in step for step in case.steps)]
+    others = [name for name, value in case.choices.items() if value != trial.choices()[name]]
+    trial.need(*present, *gate, *others)
+    known = numbers_of(trial.row, lambda name: False)
     held = {name: trial.fixed.get(name, known[name]) for name in known if not trial.takes(name)}
     gated = case.replace(steps=[step | held for step in case.steps])
     if any(g is None for g in gated.grads):
@@ -48,13 +50,6 @@ def as_taken(trial: Trial, case: Case) -> Case:
     if any(isinstance(x, list) for step in gated.steps for x in step.values()):
         taken(trial, gated, LISTS)
     return gated
-
-
-def _needs(trial: Trial, case: Case) -> list[str]:
-    """What a step must take for a case: slots, the gate, and choices other than the subject's."""
-    present = [slot.name for slot in trial.row.slots if not slot.optional or case.slots[slot.name] is not None]
-    gate = [name for name in GATE if any(name in step for step in case.steps)]
-    return [*present, *gate, *(name for name, value in case.choices.items() if value != trial.choices()[name])]
 
 
 def same_bits(trial: Trial, case: Case) -> None:
@@ -67,7 +62,7 @@ def same_bits(trial: Trial, case: Case) -> None:
         absent = {slot.name for slot in one.routine.slots if slot.written and one.slots[slot.name] is None}
         return {name: [None] * len(one) for name in absent} | got
 
-    for law in BITS:
+    for law in laws.LAWS:
         try:
             law(run, case)
         except AssertionError as error:

@@ -52,9 +52,7 @@ def of_runs(trial: Trial) -> Iterator[Try]:
 
     def begun(data: Data, steps: int = 0, loaded: bool = False, skipped: bool = False) -> Run:
         """A run after some steps, after loading, or after a skipped step."""
-        run = trial.start(data.params)
-        for of in data.grads[:steps]:
-            trial.step(run, of, 0.0)
+        run = trial.begun(data, steps, found_inf=0.0)
         if loaded:
             run = trial.start(trial.outcome(run)["params"], trial.tried(run.save))
         if skipped:

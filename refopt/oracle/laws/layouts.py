@@ -13,24 +13,15 @@ from refopt.oracle.laws import gate, numbers
 from refopt.oracle.laws.law import Law, Try, both, of_bound, of_runs
 from refopt.oracle.laws.step import of_row
 from refopt.oracle.memory import LAYOUTS, Placed, columns, dense, gapped, guarded, spread
-from refopt.oracle.running import Data
+from refopt.oracle.running import Data, skipping
 from refopt.oracle.trial import Trial
 
 SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (4, 5), (2, 3, 7), (1, 1, 3), (3, 0, 2), (2, 3, 1, 2, 2))
 OF_RUNS = 45, (4, 5), (40, 61), (2, 3, 7), ()
 EVERYWHERE = "parameters and gradients", "parameters", "gradients"
 SAME = "the result of contiguous arrays in C order"
-
-
-@contextlib.contextmanager
-def refusals() -> Iterator[None]:
-    """Skip a layout that a step refuses with a TypeError or ValueError."""
-    try:
-        yield
-    except Broken as broken:
-        if isinstance(broken.__cause__, TypeError | ValueError):
-            raise Skipped(f"takes no other layout (raises {type(broken.__cause__).__name__})", lacks=True) from None
-        raise
+# A step may refuse a layout.
+refusals = partial(skipping, "takes no other layout", TypeError, ValueError)
 
 
 def of_cases(trial: Trial) -> Iterator[Try]:

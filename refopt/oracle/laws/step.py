@@ -34,6 +34,8 @@ def tries(trial: Trial) -> Iterator[Try]:
         yield from matrices.step(trial)
     if "second_moment" in trial.row.scalars and not trial.takes("step"):
         yield Try("second_moment zero", partial(zeroed, trial, ("second_moment",)), trial.hold)
+    for k in range(trial.examples):
+        yield Try(f"example {k}", partial(example, trial, k), trial.hold)
 
 
 def of_row(trial: Trial) -> Iterator[Try]:
@@ -92,14 +94,8 @@ def zeroed(trial: Trial, names: tuple[str, ...], count: int = 2) -> Case:
     return times(trial.case([SIZE], count=count), dict.fromkeys(names, 0.0))
 
 
-def random_tries(trial: Trial, examples: int) -> Iterator[Try]:
-    """Further cases, with sizes, steps, states, numbers and data drawn at random."""
-    for k in range(examples):
-        yield Try(f"example {k}", partial(example, trial, k), trial.hold)
-
-
 def example(trial: Trial, k: int) -> Case:
-    """A case drawn at random; its numbers have at most 13 bits."""
+    """A case with size, step, states, numbers and data drawn at random; its numbers have at most 13 bits."""
     rng = np.random.default_rng([trial.seed, k])
     numbers = numbers_of_example(trial, rng)
     chosen = [name for name in optional_states(trial.row) if trial.takes(name) and rng.integers(2)]

@@ -28,13 +28,9 @@ def unforeseen(trial: Trial) -> Iterator[Try]:
     yield Try(f"call after call, {of}", partial(drawn, trial, DRAWN + 1, False), partial(call_after_call, trial))
 
 
-def _generator(trial: Trial, k: int) -> "np.random.Generator":
-    return np.random.default_rng([trial.secret, k])
-
-
 def drawn(trial: Trial, k: int, numbered: bool = True) -> Case:
     """A case of a few tensors, of which only the dtype and the routine are known before."""
-    rng = _generator(trial, k)
+    rng = np.random.default_rng([trial.secret, k])
     shapes = [shape_of(rng) for _ in range(int(rng.integers(2, 7)))]
     numbers: dict[str, Any] = numbers_of_example(trial, rng) if numbered else {}
     count = int(rng.integers(1, 12))
@@ -49,13 +45,13 @@ def shape_of(rng: "np.random.Generator") -> tuple[int, ...]:
 
 
 def large(trial: Trial) -> Case:
-    rng = _generator(trial, 100)
+    rng = np.random.default_rng([trial.secret, 100])
     return trial.case([int(rng.integers(*LARGE))], None, count=2, seed=int(rng.integers(1, 2**31)))
 
 
 def _others(trial: Trial, case: Case) -> Case:
     """The same shapes and numbers with other data, except for the first and last elements, which identify tensors."""
-    rng = _generator(trial, 101)
+    rng = np.random.default_rng([trial.secret, 101])
     shapes = [x.shape for x in case.params]
     other = trial.case(shapes, None, count=case.count, seed=int(rng.integers(1, 2**31)))
     for name, values in other.slots.items():

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from refopt.oracle.broken import Skipped
-from refopt.oracle.cases import COUNTED, by_count, scalar_after
+from refopt.oracle.cases import COUNTED, at_step, by_count
 from refopt.oracle.exact.cases import Case
 from refopt.oracle.laws.again import SIZES, STEPS, after, repeated, row_of_steps, undecayed
 from refopt.oracle.laws.law import Law, Try, both
@@ -55,20 +55,13 @@ def late(trial: Trial, count: int) -> Case:
     case.grads[1][...] = 0
     if {*by_count(trial.row)} - COUNTED:
         raise Skipped("its scalars depend on every earlier step", lacks=True)
-    return times(_at(trial, case, count), LITTLE)
-
-
-def _at(trial: Trial, case: Case, count: int) -> Case:
-    """A case at another step; powers belong to its number."""
-    names = {*by_count(trial.row)} & COUNTED
-    scalars = {name: scalar_after(name, case.steps[0], count - 1, trial.real) for name in names}
-    return case.replace(**{name: [x.copy() for _ in case.params] for name, x in scalars.items()}, count=count)
+    return times(at_step(case, count, COUNTED), LITTLE)
 
 
 def _calls(trial: Trial, calls: int, case: Case) -> None:
     """The last of thousands of calls is right, and equals one from copies of the stored results."""
     before = trial.run(case.replace(steps=case.steps * (calls - 1)))
-    last = _at(trial, case.replace(**after(case, before)), calls)
+    last = at_step(case.replace(**after(case, before)), calls, COUNTED)
     trial.hold(times(last, LITTLE))
     if not getattr(trial.subject, "is_function", False):  # every call of a function is independent
         at_once = trial.run(case.replace(steps=case.steps * calls))
@@ -78,10 +71,8 @@ def _calls(trial: Trial, calls: int, case: Case) -> None:
 def of_runs(trial: Trial) -> Iterator[Try]:
     def refilled(data: Data) -> None:
         """Gradients keep their memory, as with ``zero_grad(set_to_none=False)``."""
-        run = trial.start(data.params)
-        for of in data.grads:
-            trial.step(run, of, refill=True)
-        trial.same(trial.run(data), trial.outcome(run), "the result of new gradients in each step", data)
+        got = trial.outcome(trial.begun(data, refill=True))
+        trial.same(trial.run(data), got, "the result of new gradients in each step", data)
 
     def added(data: Data) -> None:
         """A group that is added later gets the results that it gets alone; learning rates are per group."""
@@ -103,9 +94,7 @@ def of_runs(trial: Trial) -> Iterator[Try]:
         """Parameters get other values between two steps, as by loading a model."""
         if trial.row is not None and trial.kinds(trial.dtype).master:
             raise Skipped("what it saves has masters, which belong to the parameters", lacks=True)
-        run = trial.start(data.params)
-        for of in data.grads[:2]:
-            trial.step(run, of)
+        run = trial.begun(data, 2)
         others = [x + x for x in data.params]
         plain = trial.start(others, trial.tried(run.save))
         trial.tried(run.put, others)

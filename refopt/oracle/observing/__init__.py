@@ -5,10 +5,13 @@ This runs in the step's process, and returns what can be sent: `observe` returns
 
 import contextlib
 import copy
+import functools
 import gc
+import inspect
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,13 +19,14 @@ import numpy as np
 from refopt.oracle.exact.cases import Case, Outcome, copied
 from refopt.oracle.observing import starts
 from refopt.oracle.observing.callers import Callers, watch_threads
-from refopt.oracle.observing.paths import known_paths, paths_of
 from refopt.oracle.observing.surroundings import Surroundings, changes, surroundings
+from refopt.oracle.running import alike
 from refopt.oracle.subject import Subject
 
 __all__ = ["Seen", "Surroundings", "observe", "starts", "surroundings", "watch_threads"]
 
 REST, LONGER = 0.06, 0.3  # seconds after which a call's work must have ended; with other threads
+PREFIXES = "_fused_", "_multi_tensor_", "_single_tensor_"  # of PyTorch's functions for the same step
 THREADS = 2.0  # seconds to wait for threads that still run
 
 
@@ -67,7 +71,7 @@ def observe(subject: Subject, case: Case, before: Surroundings | None = None, re
     got, later = copied(got), None
     if rest:
         _wait(threads)
-        later = _later(subject, case, got)
+        later = _later(subject, got)
     paths = tuple(ran) if known_paths(subject) else None
     return Seen(got, later, tuple(callers.seen), tuple(changed), tuple(_altered(numbers, case.steps)), paths)
 
@@ -86,18 +90,13 @@ def _wait(threads: set[threading.Thread]) -> None:
             torch.cuda.synchronize()
 
 
-def _later(subject: Any, case: Case, got: Outcome) -> Outcome | None:
+def _later(subject: Any, got: Outcome) -> Outcome | None:
     """The current contents of a result's arrays, if any has changed."""
     again = getattr(subject, "again", None)
     if again is None:
         return None
     now = again()
-    same = all(
-        (x is None) == (y is None) and (x is None or x.tobytes() == y.tobytes())
-        for name in got
-        for x, y in zip(got[name], now[name], strict=True)
-    )
-    return None if same else copied(now)
+    return None if alike(got, now) else copied(now)
 
 
 def _altered(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[str]:
@@ -109,3 +108,34 @@ def _altered(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[st
 
 def _equal(x: Any, y: Any) -> bool:
     return type(x) is type(y) and np.asarray(x).tobytes() == np.asarray(y).tobytes()
+
+
+@contextlib.contextmanager
+def paths_of(subject: Any) -> Iterator[dict[str, None]]:
+    """Note the functions of an optimizer's module that run while it is entered."""
+    ran: dict[str, None] = {}
+    before = known_paths(subject)
+
+    def noting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def noted(*arguments: Any, **named: Any) -> Any:
+            ran[name] = None
+            return function(*arguments, **named)
+
+        return noted
+
+    for (module, name), function in before.items():
+        setattr(sys.modules[module], name, noting(name, function))
+    try:
+        yield ran
+    finally:
+        for (module, name), function in before.items():
+            setattr(sys.modules[module], name, function)
+
+
+def known_paths(subject: Any) -> dict[tuple[str, str], Callable[..., Any]]:
+    """The functions for a step in the modules of an optimizer's class and its base classes."""
+    classes = getattr(getattr(subject, "kind", None), "__mro__", ())
+    modules = {x.__module__ for x in classes} & {*sys.modules}
+    named = ((module, name, x) for module in sorted(modules) for name, x in vars(sys.modules[module]).items())
+    return {(module, name): x for module, name, x in named if name.startswith(PREFIXES) and inspect.isfunction(x)}

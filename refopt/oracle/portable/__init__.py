@@ -3,7 +3,6 @@
 `vectors` makes them; `SCHEMA` is the JSON schema of their text.
 """
 
-from refopt.oracle.portable.make import vectors
-from refopt.oracle.portable.written import SCHEMA, Vectors
+from refopt.oracle.portable.make import SCHEMA, Vectors, vectors
 
 __all__ = ["SCHEMA", "Vectors", "vectors"]

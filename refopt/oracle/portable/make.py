@@ -1,28 +1,70 @@
-"""`vectors`: cases of one step of one tensor, each with values and bounds."""
+"""`vectors`: cases of one step of one tensor, each with values and bounds; and as JSON, with hexadecimal numbers."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import importlib.resources
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+import refopt
 from refopt.catalog import Routine
-from refopt.checks.arguments import chosen, mapped, whole
-from refopt.checks.arguments import names as list_of_names
+from refopt.checks.arguments import chosen, kind_of, mapped, whole
 from refopt.checks.dtypes import SIZES
 from refopt.oracle import cases
 from refopt.oracle.bound import sums
 from refopt.oracle.bound.expected import Expected
-from refopt.oracle.cases import NEUTRAL
 from refopt.oracle.diagnosis.growth import require_schedule
 from refopt.oracle.exact.cases import Case
-from refopt.oracle.portable.written import Vector, Vectors
-from refopt.oracle.settings import settings_of
+from refopt.oracle.settings import all_chosen, settings_of
 from refopt.oracle.variants import ROUTINES, added, row_for
 
+NAME = "refopt.vectors/1"
+SCHEMA: dict[str, Any] = json.loads((importlib.resources.files(__package__) / "schema.json").read_text("utf-8"))
 SIZE, EXAMPLE = 17, 33  # elements
 COUNTS = 1, 2, 3, 7, 60, 1000
 HELD = "rounding", "norm_of"  # choices kept at their defaults: vectors have no stochastic rounding or masters
+
+
+class Vector(NamedTuple):
+    """A case: one step of one tensor.
+
+    Attributes:
+        step: its number, from 1.
+        numbers, choices: by refopt's names.
+        inputs: the arrays before the step, by slot.
+        expected: values after it, and the largest error of right code, in fp64; infinity where there is no bound.
+    """
+
+    name: str
+    dtype: str
+    step: int
+    numbers: Mapping[str, float]
+    choices: Mapping[str, Any]
+    inputs: Mapping[str, np.ndarray]
+    expected: Mapping[str, tuple[np.ndarray, np.ndarray]]
+
+
+class Vectors:
+    """The result of `refopt.oracle.portable.vectors`: ``cases`` is a list of `Vector`."""
+
+    def __init__(self, routine: str, cases: Sequence[Vector], *, dtypes: Sequence[str], seed: int) -> None:
+        self.routine, self.cases, self.dtypes, self.seed = routine, list(cases), list(dtypes), seed
+
+    def to_json(self) -> str:
+        """As JSON text, a line for each case; every number is hexadecimal text, so that none is rounded."""
+        fields = {
+            "schema": NAME, "refopt": refopt.__version__, "routine": self.routine, "dtypes": self.dtypes,
+            "seed": self.seed,
+        }
+        head = json.dumps(fields, indent=1).removesuffix("\n}")
+        lines = ",\n".join("  " + json.dumps(_fields(case)) for case in self.cases)
+        return f'{head},\n "cases": [\n{lines}\n ]\n}}\n'
+
+    def __repr__(self) -> str:
+        return f"<Vectors: {self.routine}, {len(self.cases)} cases of {', '.join(self.dtypes) or kind_of(None)}>"
 
 
 def vectors(
@@ -51,7 +93,7 @@ def vectors(
     row = row_for(chosen("vectors: routine", routine, ROUTINES), settings)
     fixed = settings_of("vectors", row, settings, apart=("seed", *HELD))
     require_schedule("vectors", row, fixed)
-    tried = [chosen(f"vectors: dtypes[{i}]", x, SIZES) for i, x in enumerate(list_of_names("vectors: dtypes", dtypes))]
+    tried = all_chosen("vectors: dtypes", dtypes, SIZES)
     more = whole("vectors: examples", examples, least=0)
     seed = whole("vectors: seed", seed, least=0)
     made = [_vector(*one) for dtype in tried for one in _cases(row, dtype, fixed, more, seed)]
@@ -92,8 +134,9 @@ def _cases(row: Routine, dtype: str, fixed: Mapping[str, Any], more: int, seed: 
                 for count in (1, 7):
                     yield drawn(f"step {count}, {choice}={value}", count, {choice: value})
     for hyper in row.hypers:
-        if hyper.name in NEUTRAL and numbers[hyper.name] != NEUTRAL[hyper.name] and hyper.name not in fixed:
-            yield drawn(f"step 3, {hyper.name}={NEUTRAL[hyper.name]:g}", 3, {hyper.name: NEUTRAL[hyper.name]})
+        off = cases.NEUTRAL.get(hyper.name)
+        if off not in (None, numbers[hyper.name]) and hyper.name not in fixed:
+            yield drawn(f"step 3, {hyper.name}={off:g}", 3, {hyper.name: off})
     for k in range(1, more + 1):
         yield drawn(f"example {k}", 1 + 3 * k, size=EXAMPLE, k=k)
 
@@ -117,3 +160,25 @@ def _bounded(expected: Expected) -> tuple[np.ndarray, np.ndarray]:
         bound = np.fmax(expected.error, np.nan_to_num(ends, nan=0.0, posinf=np.inf)) + abs(expected.rest)
     finite = np.isfinite(expected.error) & np.isfinite(bound)
     return np.asarray(expected.value), np.where(finite, np.nextafter(bound, np.inf), np.inf)
+
+
+def _fields(case: Vector) -> dict[str, Any]:
+    own = {"name": case.name, "dtype": case.dtype, "step": case.step, "size": int(case.inputs["params"].size)}
+    expected = {
+        slot: {"value": _listed(value), "bound": _listed(bound)} for slot, (value, bound) in case.expected.items()
+    }
+    return own | {
+        "numbers": {name: _hex(x) for name, x in case.numbers.items()},
+        "choices": dict(case.choices),
+        "inputs": {slot: _listed(x) for slot, x in case.inputs.items()},
+        "expected": expected,
+    }
+
+
+def _listed(x: np.ndarray) -> list[str]:
+    return [_hex(float(value)) for value in np.ravel(x)]
+
+
+def _hex(x: float) -> str:
+    """A number in the format of C's ``%a`` and ``strtod``."""
+    return x.hex() if math.isfinite(x) else str(x)

@@ -6,7 +6,6 @@ elsewhere affects the verdict. The child is made before a device is used, and re
 been spoiled. A `Remote` on this side sends requests, which `SubjectAnswers` answers on the other.
 """
 
-from refopt.oracle.process.remote import Remote
-from refopt.oracle.process.starting import Kept, in_process
+from refopt.oracle.process.remote import Kept, Remote, in_process
 
 __all__ = ["Kept", "Remote", "in_process"]

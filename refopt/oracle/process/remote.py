@@ -1,26 +1,30 @@
-"""A subject whose steps run in another process: making the process, sending requests, and replacing it.
+"""A subject whose steps run in another process: choosing and making the process, sending requests, replacing it.
 
 The laws, and all that they compare, stay in this process.
 """
 
 import builtins
+import contextlib
 import functools
+import importlib
 import pickle
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from refopt.catalog import Routine
 from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.memory import Placed
 from refopt.oracle.observing import Seen
 from refopt.oracle.process.child import ANSWERS, Held, Raised, Task
 from refopt.oracle.process.memory import Packed, Sender
-from refopt.oracle.process.ways import FORK, SPAWN
-from refopt.oracle.process.worker import START, THREADS, Worker
+from refopt.oracle.process.worker import ALONE, FORK, SPAWN, START, THREADS, Worker, ways
 from refopt.oracle.subject import Ended
 
 FASTER, SHORTEST = 10.0, 10.0  # after a hang, others may take this many times the longest so far
+ONE = "PyTorch has one thread: it has used others in this process, and only fork can make a new one"
+IN_PLACE = "in this process, without deadlines, since no separate one can be made: "
 lost: list[bool] = []  # whether a fork has hung; then it is not tried again
 
 
@@ -111,23 +115,21 @@ class Remote:
         if self.worker is not None:
             return
         if self.over:
-            raise Ended("no process, since the check is over", [])
+            raise Ended("no process, since the check is over")
         try:
             described = self._make()
         except NotThere as error:
-            raise Ended(f"no new process {error}", []) from None
+            raise Ended(f"no new process {error}") from None
         if isinstance(described, Raised):
-            raise Ended(f"none in a new process: {described.name}: {described.text}", [])
+            raise Ended(f"none in a new process: {described.name}: {described.text}")
 
     def asked(self, message: Any, seconds: float = 0.0) -> bytes:
         """Send a request and return its answer; raises `Ended`."""
-        self.anew()
         assert self.worker is not None
         try:
             return self.worker.ask(message, seconds or self.deadline)
         except BaseException as error:
-            worker, self.worker = self.worker, None
-            worker.close()
+            self.close()
             if isinstance(error, Ended) and error.late:
                 self.deadline = min(self.deadline, max(SHORTEST, FASTER * self.longest))
             raise
@@ -143,7 +145,7 @@ class Remote:
         if value.spoiled:
             self.close()
             text = f"{value.name}: {' '.join(value.text.split())}"
-            raise Ended(f"{text}; its process is spoiled, since a call now fails that succeeded before", [])
+            raise Ended(f"{text}; its process is spoiled, since a call now fails that succeeded before")
         if value.kind in ANSWERS:
             raise value.kind(value.text)
         raise type(value.name, (value.kind,), {})(value.text)
@@ -206,7 +208,7 @@ class RemoteRun:
 
     def _ask(self, what: str, *arguments: Any) -> Any:
         if self.of.worker is not self.worker:
-            raise Ended("the end of its process in an earlier call", [])
+            raise Ended("the end of its process in an earlier call")
         return self.of.request(what, *arguments, number=self.number, kept=what == "state_dict")
 
     def __getattr__(self, name: str) -> Any:
@@ -219,3 +221,83 @@ def _interruption(raised: Raised) -> BaseException:
     """An error of the same class, if that can be found by name."""
     of = getattr(sys.modules.get(raised.module), raised.name, KeyboardInterrupt)
     return of(raised.text) if isinstance(of, type) and issubclass(of, KeyboardInterrupt) else KeyboardInterrupt()
+
+
+def in_process(
+    row: Routine | None, subject: Any, *, process: "bool | Kept | None", deadline: float, stack: contextlib.ExitStack,
+    **named: Any,
+) -> tuple[Any, list[str]]:
+    """A subject whose steps run in a separate process, if possible, and notes for the report.
+
+    Args:
+        row, subject, named: the arguments of `subject_of`.
+        process: ``None`` for a separate process if possible, ``True`` to require one, ``False`` for this process; a
+            `Kept` for the process of an earlier call with the same arguments.
+        deadline: how many seconds a call of the step may take.
+        stack: ends the process on exit.
+
+    Raises:
+        ValueError: ``process`` is true, and no process can be made.
+        TypeError, ValueError: as `subject_of` does.
+    """
+    task = Task(row and row.name, subject, named)
+    if process is False:
+        return task.made(), []
+    kept = process if isinstance(process, Kept) else None
+    if kept is not None and kept.remote is not None and kept.is_of(task):
+        kept.remote.deadline = min(deadline, kept.remote.deadline)
+        return kept.remote, [ONE] if kept.remote.way == ALONE else []
+    _import_ahead()
+    there, against = ways(task)
+    of_torch = "torch" in sys.modules
+    there = [way for way in there if not (of_torch and lost and way == FORK)] + [ALONE] * (of_torch and FORK in there)
+    for way in there:
+        remote = Remote(task, way, deadline)
+        stack.callback(remote.end)
+        try:
+            remote.make()
+        except NotThere as error:
+            against.append(str(error))
+            continue
+        if kept is not None:
+            stack.pop_all()
+            kept.keep(task, remote)
+        return remote, [ONE] if way == ALONE else []
+    if process is True:
+        expected = "expected a step that a process can be made for, got none"
+        raise ValueError(f"{task.where}: process: {expected}: {'; '.join(against)}")
+    return task.made(), [IN_PLACE + "; ".join(against)]
+
+
+def _import_ahead() -> None:
+    """Import here once what PyTorch imports at its first step, instead of in each child."""
+    if "torch.optim" in sys.modules and "torch._dynamo" not in sys.modules:
+        with contextlib.suppress(Exception):
+            importlib.import_module("torch._dynamo")
+
+
+class Kept:
+    """A process shared by successive checks of the same step; it ends when another one is kept."""
+
+    current: "Kept | None" = None
+
+    def __init__(self) -> None:
+        self.remote: Remote | None = None
+        self.task: Task | None = None
+
+    def is_of(self, task: Task) -> bool:
+        """Whether it was made for the same task."""
+        of = self.task
+        return of is not None and of.subject is task.subject and (of.routine, of.named) == (task.routine, task.named)
+
+    def keep(self, task: Task, remote: Remote) -> None:
+        """Keep a process instead of the one before."""
+        if Kept.current is not None:
+            Kept.current.end()
+        Kept.current, self.remote, self.task = self, remote, task
+
+    def end(self) -> None:
+        """End it."""
+        if self.remote is not None:
+            remote, self.remote = self.remote, None
+            remote.end()

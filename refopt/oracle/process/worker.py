@@ -1,5 +1,6 @@
-"""The parent's side: a child process, messages to it, deadlines, and how it has ended."""
+"""The parent's side: how a child process can be made, messages to it, deadlines, and how it has ended."""
 
+import contextlib
 import os
 import pickle
 import signal
@@ -7,20 +8,71 @@ import subprocess
 import sys
 import time
 import warnings
-from functools import partial
+from collections.abc import Iterator
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any, NoReturn
 
 from refopt.oracle.process import child
 from refopt.oracle.process.child import Task
-from refopt.oracle.process.ways import ALONE, SPAWN
 from refopt.oracle.subject import Ended
 
+FORK, SPAWN, ALONE = "fork", "spawn", "fork, with one thread of PyTorch"
+DEVICES = "/dev/nvidia-uvm", "/dev/kfd"  # open in a process that has used a GPU
 START = 180.0  # seconds for a new interpreter to import what the step needs
 THREADS = 10.0  # for a forked one to show that its threads run
 LINES, POLL, GRACE = 12, 0.5, 2.0
 OWN = os.path.dirname(os.path.dirname(__file__)) + os.sep  # frames in here do not concern the step
 KEPT = 2**14  # the most characters kept of its last output
+
+
+def ways(task: Any) -> tuple[list[str], list[str]]:
+    """The possible ways, the better ones first, and why the others are impossible.
+
+    A forked child has everything of this process without imports, and takes some milliseconds. Fork is impossible once
+    a GPU has been used, or JAX has started its threads. A new interpreter must find the step by its name.
+    """
+    against = {FORK: "; ".join(_against_fork()), SPAWN: "; ".join(_against_spawn(task))}
+    return [way for way in (FORK, SPAWN) if not against[way]], [text for text in against.values() if text]
+
+
+def _against_fork() -> Iterator[str]:
+    if sys.platform != "linux":
+        yield "processes can be forked safely only on Linux"
+    if used := used_device():
+        yield f"this process has used a GPU ({used}), which a fork of it cannot"
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    with contextlib.suppress(Exception):
+        if bridge is not None and bridge.backends_are_initialized():
+            yield "JAX has started threads, which a fork does not have"
+
+
+def used_device() -> str:
+    """The evidence that this process has used a GPU; empty if it has not."""
+    torch = sys.modules.get("torch")
+    with contextlib.suppress(Exception):
+        if torch is not None and torch.cuda.is_initialized():
+            return "torch.cuda is initialized"
+    with contextlib.suppress(OSError):
+        for fd in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):
+                path = os.readlink(f"/proc/self/fd/{fd}")
+                if path.startswith(DEVICES):
+                    return f"it has {path} open"
+    return ""
+
+
+def _against_spawn(task: Any) -> Iterator[str]:
+    if sys.platform != "linux" or not sys.executable:
+        yield "a new interpreter is started only on Linux"
+        return
+    try:
+        data = pickle.dumps(task)
+    except Exception as error:
+        text = " ".join(str(error).split())
+        yield f"a new interpreter cannot import the step ({type(error).__name__}: {text})"
+        return
+    if b"__main__" in data:
+        yield "a new interpreter cannot import the step, which is in __main__"
 
 
 class Worker:
@@ -38,8 +90,8 @@ class Worker:
         self.streams = {read: name for name, (read, _) in pipes.items()}
         ends = tuple(write for _, write in pipes.values())
         try:
-            start = self._spawn if way == SPAWN else partial(self._fork, threads=way != ALONE)
-            self.pid = start(task, theirs, ends)
+            spawned = way == SPAWN
+            self.pid = self._spawn(task, theirs, ends) if spawned else self._fork(task, theirs, ends, way != ALONE)
         finally:
             theirs.close()
             for end in ends:

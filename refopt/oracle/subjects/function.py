@@ -5,7 +5,6 @@ import pickle
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
-from operator import is_
 from types import ModuleType
 from typing import Any
 
@@ -20,7 +19,7 @@ from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.memory import Placed
 from refopt.oracle.subject import GATE, LIBRARIES, STEP, Arrays, Lacks, NumPy, Run, Wrong
 from refopt.oracle.subjects.arrays import Jax
-from refopt.oracle.subjects.run import LibraryRun
+from refopt.oracle.subjects.shared import LibraryRun
 from refopt.oracle.variants import by_request, initial_of
 from refopt.state.peers import NONE
 
@@ -167,7 +166,7 @@ class Function:
         imported = {x.__name__.partition(".")[0] for x in known if isinstance(x, ModuleType)}
         return list(dict.fromkeys(library for name, library in LIBRARIES.items() if name in imported))
 
-    def first(self, name: str, like: Placed | np.ndarray, i: int) -> np.ndarray:
+    def first(self, name: str, like: Placed | np.ndarray) -> np.ndarray:
         """A state before the first step."""
         p = like if isinstance(like, np.ndarray) else like.view()
         if name in SCALARS and name not in self.initial:  # such as powers, one per tensor in refopt
@@ -199,7 +198,7 @@ class Function:
     def run(self, case: Case) -> Outcome:
         lists = {name: _each(self.arrays.of, values) for name, values in case.slots.items() if self.takes(name)}
         coded = [name for name in self.coded if lists.get(name)]
-        lists |= {name: [self.arrays.of(self.first(name, p, i)) for i, p in enumerate(case.params)] for name in coded}
+        lists |= {name: [self.arrays.of(self.first(name, p)) for p in case.params] for name in coded}
         written = [slot.name for slot in case.routine.slots if slot.written and lists.get(slot.name) is not None]
         self.replaced = False
         for k, step in enumerate(case.steps):
@@ -236,7 +235,7 @@ class FunctionRun(LibraryRun):
         super().__init__(of, params)
         self.count = 0
         if saved is None:
-            states = {name: [of.first(name, p, i) for i, p in enumerate(params)] for name in of.states}
+            states = {name: [of.first(name, p) for p in params] for name in of.states}
         else:
             self.count, states = pickle.loads(saved)
         self._states = {name: [of.arrays.of(x) for x in values] for name, values in states.items()}
@@ -274,7 +273,7 @@ class FunctionRun(LibraryRun):
 
 def _same(before: Any, now: Any) -> bool:
     """Whether a list still has the same arrays."""
-    return before is None or (len(before) == len(now) and all(map(is_, before, now)))
+    return before is None or (len(before) == len(now) and all(x is y for x, y in zip(before, now, strict=True)))
 
 
 def lists_of(result: Any, names: Sequence[str], count: int) -> dict[str, list[Any]]:

@@ -26,8 +26,7 @@ from refopt.oracle.subject import Lacks, Wrong
 from refopt.oracle.subjects.arrays import Jax
 from refopt.oracle.subjects.names import public_name, refusing
 from refopt.oracle.subjects.optax_peers import NEGATIVE, PEERS, SWITCHED
-from refopt.oracle.subjects.run import LibraryRun
-from refopt.oracle.subjects.shared import as_told, check_dtypes, is_initial
+from refopt.oracle.subjects.shared import LibraryRun, as_told, check_dtypes, is_initial, renamed
 from refopt.state.peers import Peer
 
 RATE, EXPECTED = "learning_rate", "a GradientTransformation"
@@ -53,14 +52,15 @@ class OptaxOptimizer:
     def __init__(self, row: Routine | None, make: Any, options: Mapping[str, Any], names: Mapping[str, str]) -> None:
         self.row: Any = row
         self.arrays, self.optax = Jax(), library("optax")
-        self.make, self.options, self.names = make, dict(options), names
+        self.make, self.options = make, dict(options)
         self.accepts, self.values = dict[str, Any](), dict[str, Any]()
         self.notes = ["XLA compiles each list separately: together and alone within the tolerance, not bit for bit"]
         if is_one(make):
             self.transformation, self.name = make, kind_of(make)
             return
         self.name = public_name(make, self.options, {"names": names} if names else {})
-        self.numbers: dict[str, str] = {} if row is None else numbers_of(row, names)
+        peer = Peer({}, {}) if row is None else renamed(PEERS[row.name], names)
+        self.numbers = peer.numbers
         parameters = inspect.signature(make).parameters.values()
         self.accepts = {x.name: x.default for x in parameters}
         unknown = sorted(self.options.keys() - self.accepts)
@@ -71,7 +71,7 @@ class OptaxOptimizer:
         with refusing(self.name, EXPECTED):
             self.transformation = self.made(self._usual())
         if row is not None:
-            self._as_routine()
+            self._as_routine(peer)
 
     def _usual(self) -> dict[str, Any]:
         """Numbers without a default, as Python floats: a NumPy rate would make everything fp64."""
@@ -80,10 +80,9 @@ class OptaxOptimizer:
         known = {self.numbers[h.name]: float(usual(h)) for h in self.row.hypers if h.name in self.numbers}
         return {name: x for name, x in known.items() if self.accepts.get(name) is inspect.Parameter.empty}
 
-    def _as_routine(self) -> None:
+    def _as_routine(self, peer: Peer) -> None:
         """Find the states, and what the options or the rule fix."""
-        row, peer = self.row, PEERS[self.row.name]
-        self.states = {ours: self.names.get(ours, theirs) for ours, theirs in peer.states.items()}
+        row, self.states = self.row, peer.states
         self.switches, self.negative = peer.switches, NEGATIVE.get(row.name)
         self.fixed = {ours: x for ours, x in peer.choices.items() if self.numbers.get(ours) not in self.accepts}
         self.fixed |= {ours: self._option(ours, x) for ours, x in self.numbers.items() if x in self.options}
@@ -265,12 +264,10 @@ class OptaxRun(LibraryRun):
         return self.jax.enable_x64(True) if self.wide else contextlib.nullcontext()
 
     def step(self, grads: Sequence[Any], found_inf: float | None = None, refill: bool = False) -> None:
-        if refill:
-            raise Lacks("its gradients are new arrays in each step")
         if any(g is None for g in grads):
             raise Lacks("a tensor without a gradient")
         with self.width():
-            updates, self.state = self.transformation.update(self._given(grads), self.state, self._params)
+            updates, self.state = self.transformation.update(self._given(grads, refill), self.state, self._params)
             self._params = self.of.optax.apply_updates(self._params, updates)
 
     def states(self) -> list[dict[str, np.ndarray]]:
@@ -302,11 +299,6 @@ def is_one(x: Any) -> bool:
     return hasattr(x, "init") and hasattr(x, "update")
 
 
-def numbers_of(row: Routine, names: Mapping[str, str]) -> dict[str, str]:
-    """A function's names for the numbers of a routine."""
-    return {ours: names.get(ours, theirs) for ours, theirs in PEERS[row.name].numbers.items()}
-
-
 def of_optax(
     row: Routine | None, subject: Any, names: Mapping[str, str], options: Mapping[str, Any], device: str | None
 ) -> OptaxOptimizer | None:
@@ -322,7 +314,7 @@ def of_optax(
         taken = list(inspect.signature(subject).parameters)
     except (TypeError, ValueError):
         return None
-    numbers = {"lr": RATE} if row is None else numbers_of(row, names)
+    numbers = {"lr": RATE} if row is None else renamed(PEERS[row.name], names).numbers
     of_params = {"params", "grads"} & {*taken} or (row is not None and [*taken, ""][0] not in numbers.values())
     if of_params or numbers["lr"] not in taken:
         return None

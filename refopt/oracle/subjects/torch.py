@@ -20,12 +20,11 @@ from refopt.oracle.memory import Placed
 from refopt.oracle.subject import GATE, Lacks, Wrong
 from refopt.oracle.subjects.arrays import Torch
 from refopt.oracle.subjects.names import accepted, public_name, refusing
-from refopt.oracle.subjects.shared import as_told, check_dtypes, is_initial
-from refopt.oracle.subjects.timm import TIMM, USUAL, peer_of
-from refopt.oracle.subjects.torch_peers import ON_REQUEST, TORCH
+from refopt.oracle.subjects.shared import as_told, check_dtypes, is_initial, renamed
+from refopt.oracle.subjects.torch_peers import ON_REQUEST, TIMM, TORCH, USUAL, peer_of
 from refopt.oracle.subjects.torch_run import States, TorchRun
 from refopt.oracle.variants import by_request, defaults
-from refopt.state.peers import NONE, SWITCHED, Peer, to_group
+from refopt.state.peers import NONE, SWITCHED, to_group
 
 SHARING = "load_state_dict of torch.optim.Optimizer, which it inherits, shares tensors: pytorch/pytorch#196083"
 MASTERS = "master_params"
@@ -304,12 +303,6 @@ def _ours(name: str, value: Any) -> Any:
     if name in SWITCHED:
         return next(choice for choice, switch in SWITCHED[name].items() if switch == bool(value))
     return 0.96**value if name == "decay_base" else value
-
-
-def renamed(peer: Peer, names: Mapping[str, str]) -> Peer:
-    """A row of the table with other names for some states and numbers."""
-    states = {ours: names.get(ours, theirs) for ours, theirs in peer.states.items()}
-    return peer._replace(states=states, numbers={x: names.get(x, theirs) for x, theirs in peer.numbers.items()})
 
 
 def of_torch(

@@ -11,7 +11,7 @@ from refopt.oracle.cases import scalar_after
 from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.memory import Placed
 from refopt.oracle.subject import Lacks, Wrong
-from refopt.oracle.subjects.run import LibraryRun
+from refopt.oracle.subjects.shared import LibraryRun
 
 
 class Template(NamedTuple):

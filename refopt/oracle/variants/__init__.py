@@ -18,7 +18,6 @@ from refopt.oracle.variants.lars_momentum import LARS_MOMENTUM
 from refopt.oracle.variants.momentum import MOMENTUM
 from refopt.oracle.variants.muon import MUON
 from refopt.oracle.variants.novograd import NOVOGRAD
-from refopt.oracle.variants.options import ABOUT, MATTERS, OF_DECAY, options
 from refopt.oracle.variants.radam import RADAM
 from refopt.oracle.variants.variant import Variants
 
@@ -27,6 +26,28 @@ VARIANTS: dict[str, Variants] = {of.row.name: of._replace(row=of.row._replace(ru
 ROUTINES: dict[str, Routine] = {
     name: VARIANTS[name].row if name in VARIANTS else row for name, row in catalog.KNOWN.items()
 }
+
+OF_DECAY = {
+    "decay=l2": "weight decay added to the gradient, as in PyTorch's Adam",
+    "decay=decoupled": "weight decay decoupled from the gradient, as in AdamW",
+}
+# By routine, and by ``"name=value"``.
+ABOUT: Mapping[str, Mapping[str, str]] = {
+    "adamax": {
+        "epsilon_at=gradient": "epsilon added to the gradient's size, as in PyTorch and optax",
+        "epsilon_at=norm": "epsilon added to the decayed norm, as in refopt and Paddle",
+    },
+    "rmsprop": {
+        "lr_at=step": "learning rate outside of the velocity, as in PyTorch",
+        "lr_at=velocity": "learning rate inside the velocity, as in Paddle",
+    },
+}
+# The number that must differ from 0 for a choice to matter.
+MATTERS = {"decay": "weight_decay"}
+# What only some libraries have, by routine.
+OPTIONS_OF = {"adamax": {"epsilon_at"}}
+# What code without an argument of that name lacks: it belongs to another routine, or only to its library.
+OPTIONS = "maximize", "decay", "dampening", "lr_at"
 
 __all__ = [
     "ROUTINES", "VARIANTS", "Variants", "about", "added", "by_request", "defaults", "is_extended", "matters", "row_for",
@@ -51,6 +72,14 @@ def added(name: str) -> frozenset[str]:
     return frozenset(numbers | (every.choices.keys() - own.choices.keys()))
 
 
+def options(row: Routine) -> frozenset[str]:
+    """The numbers and choices of a row that are tried only if the step takes them."""
+    own = {name for name in OPTIONS if name in row.choices or name in {hyper.name for hyper in row.hypers}}
+    if "decay" in own:
+        own |= {"weight_decay"} & {hyper.name for hyper in row.hypers}
+    return frozenset(own | OPTIONS_OF.get(row.name, set()))
+
+
 def by_request(name: str) -> frozenset[str]:
     """Numbers and choices that are tried only if a step takes them: those of variants, and options."""
     return added(name) | options(catalog.KNOWN[name])
@@ -72,13 +101,8 @@ def row_for(name: str, named: Iterable[str]) -> Routine:
     return ROUTINES[name] if added(name) & {*named} else catalog.KNOWN[name]
 
 
-def neutral(name: str) -> tuple[dict[str, float], dict[str, Any]]:
-    """The numbers and choices of variants that make their rule the catalogue's."""
-    return defaults(name, added(name))
-
-
 def defaults(name: str, names: Iterable[str]) -> tuple[dict[str, float], dict[str, Any]]:
-    """The default numbers and choices, of some names, of a routine with its variants."""
+    """The default numbers and choices, of some names, of a routine; those of its variants give the catalogue's rule."""
     row, names = ROUTINES[name], frozenset(names)
     numbers = {hyper.name: float(hyper.default or 0) for hyper in row.hypers if hyper.name in names}
     return numbers, {choice: values[0] for choice, values in row.choices.items() if choice in names}

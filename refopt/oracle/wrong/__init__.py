@@ -4,6 +4,7 @@ import importlib
 from typing import Any
 
 from refopt.catalog import KNOWN
+from refopt.oracle.wrong.options import OF_DECAY
 from refopt.oracle.wrong.rule import Wrong
 
 
@@ -24,7 +25,9 @@ def _module(name: str) -> Any:
     return found
 
 
-OF: dict[str, dict[str, Wrong]] = {name: dict(_module(name).RULES) for name in KNOWN}
+OF: dict[str, dict[str, Wrong]] = {
+    name: _module(name).RULES | (OF_DECAY if "decay" in row.choices else {}) for name, row in KNOWN.items()
+}
 # Further rules: another routine's mistakes, with this routine's decay, or those that differ by their rounding errors.
 MORE: dict[str, dict[str, Wrong]] = {name: getattr(_module(name), "MORE", {}) for name in KNOWN}
 

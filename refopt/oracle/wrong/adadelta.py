@@ -1,6 +1,5 @@
 """Likely mistakes in Adadelta."""
 
-from refopt.oracle.wrong.options import OF_DECAY
 from refopt.oracle.wrong.rule import Wrong
 
 QUOTIENT = "np.sqrt((x + epsilon) / (s + epsilon))"
@@ -20,4 +19,4 @@ RULES = {
     "AverageOfUpdatesBeforeUse": Wrong(
         "average of updates advanced before use", {"p - lr * d": f"p - lr * ({QUOTIENT} * g)"}
     ),
-} | OF_DECAY
+}

@@ -1,6 +1,5 @@
 """Likely mistakes in Adam."""
 
-from refopt.oracle.wrong.options import OF_DECAY
 from refopt.oracle.wrong.rule import Wrong
 
 AVERAGES = "return beta1 * m + (1 - beta1) * g, beta2 * u + (1 - beta2) * g * g"
@@ -14,8 +13,7 @@ def second_of(square: str) -> dict[str, str]:
     return {AVERAGES: f"m = beta1 * m + (1 - beta1) * g; return m, beta2 * u + (1 - beta2) * ({square})"}
 
 
-# Mistakes in Adam that also apply with AdamW's decay.
-OWN = {
+RULES = {
     "NoBiasCorrection": Wrong("no bias correction", {
         "1 - beta1_pow": "1 - 0 * beta1_pow", "1 - beta2_pow": "1 - 0 * beta2_pow",
     }),
@@ -52,4 +50,3 @@ OWN = {
         MOMENTS: f"old = {LARGER}; {MOMENTS}", "beta2_pow * beta2, u_max": "beta2_pow * beta2, old",
     }),
 }
-RULES = OWN | OF_DECAY

@@ -1,6 +1,5 @@
 """Likely mistakes in Adamax."""
 
-from refopt.oracle.wrong.options import OF_DECAY
 from refopt.oracle.wrong.rule import Wrong
 
 RULES = {
@@ -10,4 +9,4 @@ RULES = {
         "abs(g) + epsilon": "abs(g)", "beta2 * n + epsilon": "beta2 * n", "(m / n)": "(m / (n + epsilon))",
     }),
     "NoBiasCorrection": Wrong("no bias correction", {"lr / (1 - beta1_pow)": "lr"}),
-} | OF_DECAY
+}

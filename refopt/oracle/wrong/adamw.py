@@ -1,6 +1,6 @@
 """Likely mistakes in AdamW."""
 
-from refopt.oracle.wrong.adam import OWN
+from refopt.oracle.wrong.adam import RULES as OF_ADAM
 from refopt.oracle.wrong.rule import Wrong
 
 RATE, STEP = "lr * lr_ratio * coeff", "adam_update(p, g, *states, lr=lr, **numbers)"
@@ -26,4 +26,4 @@ RULES = {
     "DecayBySign": Wrong("decay by the sign of the parameter (L1)", {DECAY: f"p = p - {RATE} * np.sign(p)"}),
     "DecayOfTheGradient": Wrong("decay of the gradient instead of the parameter", {DECAY: f"p = p - {RATE} * g"}),
 }
-MORE = OWN
+MORE = OF_ADAM

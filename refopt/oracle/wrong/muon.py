@@ -6,7 +6,7 @@ import numpy as np
 
 from refopt.cpu.muon import momentum, ratio, updates
 from refopt.cpu.newton_schulz import by_gram
-from refopt.oracle.bound.values import high
+from refopt.oracle.bound.double_double import high
 from refopt.oracle.wrong.rule import Wrong
 
 

@@ -1,6 +1,5 @@
 """Likely mistakes in NAdam. The scalars are momentum_decay_pow, beta2_pow and mu_product."""
 
-from refopt.oracle.wrong.options import OF_DECAY
 from refopt.oracle.wrong.rule import Wrong
 
 MOMENTUM, ADVANCED = "beta1 * (1 - 0.5 * momentum_decay_pow)", "momentum_decay_pow = momentum_decay_pow * decay_base"
@@ -14,4 +13,4 @@ RULES = {
     "OneProductForBoth": Wrong("first moment corrected without the next momentum", {
         "mu_product * mu_next": "mu_product",
     }),
-} | OF_DECAY
+}

@@ -4,7 +4,7 @@ from refopt.oracle.wrong.rule import Wrong
 
 UPDATE = "update(p, g, *states, lr=lr, **numbers)"
 DECAYS = 'decay == "decoupled" and weight_decay != 0'
-# For routines where `refopt.cpu.weight_decay` prepares the gradient.
+# For routines with a choice of decay: `refopt.cpu.weight_decay` prepares their gradient.
 OF_DECAY = {
     "WeightDecayAfterwards": Wrong("weight decay of the new parameter, after the step", {
         "return p * (1 - lr * weight_decay), g": "return p, g",

@@ -1,6 +1,5 @@
 """Likely mistakes in RAdam."""
 
-from refopt.oracle.wrong.options import OF_DECAY
 from refopt.oracle.wrong.rule import Wrong
 
 NEXT = "next_rho(rho, beta2, beta2_pow)"
@@ -19,4 +18,4 @@ RULES = {
     "UnrectifiedUncorrected": Wrong("no bias correction in steps without rectification", {
         "lr / (1 - beta1_pow) * m": "lr * m",
     }),
-} | OF_DECAY
+}

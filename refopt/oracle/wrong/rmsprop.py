@@ -1,6 +1,5 @@
 """Likely mistakes in RMSProp."""
 
-from refopt.oracle.wrong.options import OF_DECAY
 from refopt.oracle.wrong.rule import Wrong
 
 MEAN, VARIANCE = "a = rho * a", "s - a * a"
@@ -9,4 +8,4 @@ RULES = {
     "OldMeanGrad": Wrong("centered by the old mean of the gradient", {
         MEAN: f"old = a; {MEAN}", VARIANCE: "s - old * old",
     }),
-} | OF_DECAY
+}
