@@ -92,7 +92,7 @@ def with_gpus(page: str) -> str:
     """docs/gpus.md with what is known of each compute capability."""
     record = read("capabilities.json")
     lines = [["compute capability", "such as", "what is known"], ["---"] * 3]
-    lines.append([f"below {record['capabilities'][0]}", OLDER, "refused with a sentence that names the device"])
+    lines.append([f"below {record['capabilities'][0]}", OLDER, "refused, with an error that names the device"])
     for capability in record["capabilities"]:
         said = f"{record['kernels_compiled']} kernels compiled"
         if capability == "9.0":
@@ -136,8 +136,8 @@ def with_left_open(page: str) -> str:
             *given, there, here = row["first"][0]
             what = f"`{row['expression']}`, {row['of']} {', '.join(map(str, given))}"
             lines.append([what, str(here), f"{there}; {row['differing']} of {row['inputs']} inputs differ", ""])
-    keys = {"executor_not_nearest": "not nearest, executor", "executor_error": "largest error, ULPs",
-            "gpu_not_nearest": "not nearest, H200", "gpu_error": "largest error, ULPs", "differing": "differ"}
+    keys = {"executor_not_nearest": "misrounded, executor", "executor_error": "largest error, ULPs",
+            "gpu_not_nearest": "misrounded, H200", "gpu_error": "largest error, ULPs", "differing": "differ"}
     rounded = []
     for row in record["functions"]:
         if "executor_error" in row:

@@ -5,7 +5,7 @@ Momentum, each matrix of which is made nearly orthogonal before it is applied (J
     g' = rescale_grad * g
     v  = mu * v + (1 - mu) * g'                  the average of PyTorch, or, with average=False, mu * v + g'
     u  = mu * v + (1 - mu) * g'                  with Nesterov's momentum, or mu * v + g'; without, v
-    x  = u / max(||u||, epsilon)                 of each matrix, in the compute dtype from here on
+    x  = u / max(||u||, epsilon)                 of each matrix; x has the compute dtype
     x  = Newton-Schulz of x                      `iterations` times, as in `refopt.cpu.newton_schulz`
     p  = p * (1 - lr * weight_decay) - lr * ratio * x
 

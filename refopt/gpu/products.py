@@ -4,7 +4,7 @@ A block takes a **tile** of 64 x 64 elements. A row of the table of tiles has it
 of the table of products has the addresses and sizes of the matrices. So a launch has a block for every tile of all
 products, and small products fill what large ones leave free. `refopt.gpu.warpgroup_products` is for large ones.
 
-X X^T is symmetric in every bit, since the order of a sum does not depend on which factor comes first (numerics, N17);
+X X^T is exactly symmetric, since the order of a sum does not depend on which factor comes first (numerics, N17);
 so is A A if A is symmetric. A B of symmetric factors that commute is so before rounding, and made so: an element above
 the diagonal is the one below it. Tiles above are not computed, and a block stores each element below at both places.
 That halves the work.

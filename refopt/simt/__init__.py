@@ -27,8 +27,8 @@ outside live memory, an index outside an array, a spin on an atomic that no thre
 `simt.limits.seconds` (10) without a barrier, an atomic or a fence. Python's own exceptions, such as an IndexError of a
 list, are passed on with a note that names the thread. `observe` counts launches, copies and bytes, and can run blocks
 and threads in another order. With `watch=True` it also finds reads of unwritten shared, local and device memory, values
-that a shuffle takes from lanes which do not take part, and data races: two accesses to one byte, at least one a
-non-atomic write, that no barrier, `syncwarp`, fence and atomic, stream, event or host synchronization orders. Without
+that a shuffle takes from lanes which do not take part, and data races: two accesses to one byte, not both reads
+or both atomic, that no barrier, `syncwarp`, fence and atomic, stream, event or host synchronization orders. Without
 the `syncthreads` above it raises a `DataRace` that names both lines and threads, whichever ran first; a launch in which
 atomics could hide a race is also run in reverse (`orders` adds more). With `keep_going=True` it lists all defects in
 `log.defects`. Whether something is a defect or only bad style depends on the hardware: each rule has a name and can be

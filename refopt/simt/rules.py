@@ -43,7 +43,7 @@ OFF = {
     "partly-written-copy": "the host does not copy from a device array of which any byte was not written",
     "same-value": "unordered threads do not write the same value to the same place",
     "signed-overflow": "sums, differences and products of signed integers fit in 64 bits, and absolute values in their "
-    "type, except on lines with bitwise operators: a GPU's compiler assumes that they do",
+    "type, except on lines with bitwise operators: a GPU's compiler assumes no overflow",
 }
 
 

@@ -19,12 +19,12 @@ SHARED = {"masters": None, "states": None, "sparse": None, "compare_masters": Fa
 OTHERS = {"ns_steps": 3, "adjust_lr_fn": "match_rms_adamw", "blocks": (2, 1, "matrix"),
           "restarts": (2, 4), "compute": "float16", "beta2": 0.9}
 ABOUT = {
-    "masters": '`"fp32"` keeps an fp32 master of each fp16 or bf16 parameter; `"remainder"` the 16 bits that bf16 '
-               'drops from fp32, `"remainder8"` the first 8 of them; `master_param` in the state',
+    "masters": '`"fp32"` keeps an fp32 master of each fp16 or bf16 parameter; `"remainder"` only the 16 bits that '
+               'bf16 drops from fp32, `"remainder8"` the first 8 of them; the state calls it `master_param`',
     "states": '`"8bit"` keeps the states of elementwise routines in 8 bits',
     "sparse": '`"rows"` updates only the rows in sparse gradients, in SGD, Adam, AdamW and Adagrad',
     "compare_masters": "whether each step compares fp32 masters with their parameters, to notice writes through "
-                       "`param.data`, which PyTorch does not count",
+                       "`param.data`, which PyTorch's version counter misses",
     "max_norm": "clips the norm of all gradients together to this number, on the device",
     "norm_type": "the norm for `max_norm`: 2, `inf` or another",
     "error_if_nonfinite": "whether a norm of inf or NaN raises; if so, each step waits for the norm",
@@ -89,7 +89,7 @@ def section(kind: Any) -> Iterator[str]:
     said += f", with {', '.join(f'`{name}={x!r}`' for name, x in fixed.items())}" if fixed else ""
     yield from (f"{said}.", "", "| option | default | what it is |", "| --- | --- | --- |")
     for name, parameter in options(kind).items():
-        usual = f"`{formula.routine}` at {parameter.default!r}"
+        usual = f"`{formula.routine}` if {parameter.default!r}"
         yield f"| `{name}` | {parameter.default!r} | {described(found[name], usual)} |"
 
 
@@ -143,7 +143,8 @@ def changed(kind: Any, base: dict[str, Any], name: str, value: Any) -> Changed:
     numbers = names & {hyper.name for hyper in row.hypers}
     return Changed(numbers, names & row.choices.keys(), names - numbers - row.choices.keys(),
                    frozenset(after.states.values()) - frozenset(before.states.values()),
-                   after.routine if after.routine != before.routine else "", differing(before.first, after.first),
+                   after.routine if after.routine != before.routine else "",
+                   frozenset(f"{key}={after.first[key]:g}" for key in differing(before.first, after.first)),
                    frozenset(after.by_step) - frozenset(before.by_step), differing(first, begun))
 
 
@@ -160,13 +161,13 @@ def described(found: Mapping[tuple, list[Changed]], usual: str) -> str:
         return f"refused: “{errors[0]}”"
     said = []
     if routines := [one.routine for one in tries if one.routine]:
-        said.append(f"the routine {usual}, else `{routines[0]}`")
+        said.append(f"the routine: {usual}, else `{routines[0]}`")
     plain = [one for one in tries if not one.routine]
     said += _named("number", plain, "numbers") + _named("choice", plain, "choices")
     said += _named("argument", plain, "arguments")
     said += _named("state", tries, "states") + _named("the first value of", plain, "values")
-    said += [f"{text} in a tensor's first step" for text in _named("another", plain, "first")]
-    said += [f"{text} in each step" for text in _named("another", plain, "by_step")]
+    said += [f"{text} in a tensor's first step" for text in _named("always", plain, "first")]
+    said += [f"{text} in each step" for text in _named("changes", plain, "by_step")]
     return "; ".join(said) or "no effect"
 
 

@@ -104,7 +104,7 @@ def choices() -> Iterator[str]:
                 said = f"`{hyper.name}`: a number, {hyper.default} by default: {NUMBERS[hyper.name]}"
                 found[True].setdefault(said, []).append(name)
     for beyond, lines in found.items():
-        yield from ("Only in the oracle:" if beyond else "Also in `refopt.cpu`:", "")
+        yield from ("Only in the oracle:" if beyond else "In `refopt.cpu` and the oracle:", "")
         for said, names in lines.items():
             yield "- " + said.replace(":", f" of {', '.join(names)}:", 1)
         yield from [""] * (not beyond)

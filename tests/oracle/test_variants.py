@@ -68,7 +68,7 @@ BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 ROOT = "np.sqrt(v if v_max is None else v_max) / n.root_correction2"
 ADAMAX = edited("adamax",
                 ("functors.adamax", "n.beta2 * norm + n.epsilon, abs(g)", "n.beta2 * norm, abs(g) + n.epsilon"),
-                reason="epsilon_at=gradient: epsilon on the gradient's size, as in PyTorch and optax")
+                reason="epsilon_at=gradient: epsilon added to the gradient's size, as in PyTorch and optax")
 ROWS = {"amsgrad": ({"max_of": "corrected"}, edited(
             "adam", ("functors.adam", "np.maximum(v_max, v)", "np.maximum(v_max, v / n.correction2)"),
             ("functors.adam", ROOT, "np.sqrt(v / n.correction2 if v_max is None else v_max)"),
@@ -106,7 +106,7 @@ def test_a_known_mistake_is_named_in_a_variant_too():
 
 
 def test_the_catalogues_own_is_named_where_another_was_asked_for():
-    assert "epsilon_at=norm: epsilon on the norm before it fades" in str(
+    assert "epsilon_at=norm: epsilon added to the decayed norm" in str(
         oracle.check("adamax", built()["adamax"], set={"epsilon_at": "gradient"}, **L1))
 
 

@@ -32,7 +32,7 @@ def of(name, option):
 def test_what_an_option_is_follows_from_the_formula():
     assert of("AdamW", "weight_decay") == "number `coeff`" and of("AdamW", "betas") == "numbers `beta1`, `beta2`"
     assert of("SGD", "nesterov") == "choice `use_nesterov`"
-    assert of("SGD", "momentum").startswith("the routine `sgd` at 0, else `momentum`")
+    assert of("SGD", "momentum").startswith("the routine: `sgd` if 0, else `momentum`")
     assert of("AdamW", "foreach") == of("AdamW", "fused") == "no effect"
     assert "autograd" in of("AdamW", "differentiable")
     assert "first value of `sum`" in of("Adagrad", "initial_accumulator_value")

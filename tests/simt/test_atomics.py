@@ -187,7 +187,7 @@ def test_spinning_needs_resident_blocks(hasty):
 @pytest.mark.parametrize("body", [spin_on_fences, spin_between_barriers, spin_of_a_warp])
 def test_other_spins_are_found_too(body, hasty):
     simt.limits.seconds = 10
-    with pytest.raises(simt.Deadlock, match="spin on atomics without progress"):
+    with pytest.raises(simt.Deadlock, match="spinning on atomics without progress"):
         cuda.jit(body)[1, 2](np.zeros(1, np.int64))
 
 
@@ -199,7 +199,7 @@ def test_threads_that_spin_are_counted(hasty):
                 pass
 
     simt.limits.seconds = 10
-    with pytest.raises(simt.Deadlock, match=r"^3 threads spin on atomics without progress"):
+    with pytest.raises(simt.Deadlock, match=r"^3 threads are spinning on atomics without progress"):
         kernel[1, 8](np.zeros(1, np.int64))
 
 
@@ -238,7 +238,7 @@ def test_spins_that_change_memory_are_stopped_by_the_clock(body, hasty):
 @pytest.mark.parametrize("body", [spin_with_a_counter, spin_with_counters], ids=lambda body: body.__name__)
 def test_spins_that_only_count_their_tries_are_found(body, threads, watch):
     begun = time.process_time()
-    with pytest.raises(simt.Deadlock, match="spin on atomics without progress"), simt.observe(watch=watch):
+    with pytest.raises(simt.Deadlock, match="spinning on atomics without progress"), simt.observe(watch=watch):
         cuda.jit(body)[1, threads](np.zeros(1, np.int64), np.zeros(2, np.int64))
     assert time.process_time() - begun < 2
 

@@ -245,7 +245,7 @@ def launches_5(xs, outs, shapes):
 
 # Halves, and a table.
 
-# The sums for (i, j) and (j, i) are equal in every bit: a block off the diagonal stores its tile twice. A small matrix
+# The sums for (i, j) and (j, i) are bitwise equal: a block off the diagonal stores its tile twice. A small matrix
 # fills only a part of the GPU: with a table of tiles, one launch computes all matrices.
 
 

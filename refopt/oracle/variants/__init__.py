@@ -34,8 +34,8 @@ OF_DECAY = {
 # By routine, and by ``"name=value"``.
 ABOUT: Mapping[str, Mapping[str, str]] = {
     "adamax": {
-        "epsilon_at=gradient": "epsilon on the gradient's size, as in PyTorch and optax",
-        "epsilon_at=norm": "epsilon on the norm before it fades, as in refopt and Paddle",
+        "epsilon_at=gradient": "epsilon added to the gradient's size, as in PyTorch and optax",
+        "epsilon_at=norm": "epsilon added to the decayed norm, as in refopt and Paddle",
     },
     "rmsprop": {
         "lr_at=step": "learning rate outside of the velocity, as in PyTorch",

@@ -20,7 +20,7 @@ def _module(name: str) -> Any:
         missing = "no such file"
     rules = getattr(found, "RULES", None)
     if not rules or not all(isinstance(rule, Wrong) for rule in rules.values()):
-        expected = f"RULES, a Wrong rule or more by name, in refopt/oracle/wrong/{name}.py"
+        expected = f"RULES, one or more Wrong rules by name, in refopt/oracle/wrong/{name}.py"
         raise TypeError(f"refopt.oracle: {name}: expected {expected}, got {missing}")
     return found
 

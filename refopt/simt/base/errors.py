@@ -103,7 +103,7 @@ class IntegerError(SimtError, ArithmeticError):
 
 
 class DataRace(SimtError):
-    """Two unordered accesses to one byte, at least one of them a non-atomic write."""
+    """Two unordered accesses to one byte, not both reads or both atomic."""
 
 
 class BarrierDivergence(SimtError):

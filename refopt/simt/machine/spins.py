@@ -55,20 +55,21 @@ class Spins:
             self.digest, self.looks = digest, 0
         self.looks += 1
         if self.looks > LOOKS:
-            raise _deadlock(launch, "spin on atomics without progress")
+            raise _deadlock(launch, "spinning on atomics without progress")
         self.watch_the_clock(launch)
 
     def watch_the_clock(self, launch: Any) -> None:
         """Raise Deadlock if this has lasted long."""
         seconds = _TIMES * limits.seconds
         if time.monotonic() - self.since > seconds:
-            what = f"have executed atomics for {seconds:g} s without finishing ({_TIMES} times simt.limits.seconds)"
+            what = f"still executing atomics after {seconds:g} s ({_TIMES} times simt.limits.seconds)"
             raise _deadlock(launch, what)
 
 
 def _deadlock(launch: Any, what: str) -> Deadlock:
     kind = "cooperative launch" if launch.cooperative else "launch whose blocks run one after another"
-    error = Deadlock(f"{launch.unfinished} threads {what}, in a {kind}", here())
+    who = "1 thread is" if launch.unfinished == 1 else f"{launch.unfinished} threads are"
+    error = Deadlock(f"{who} {what}, in a {kind}", here())
     error.in_turn = not launch.cooperative
     return error
 
