@@ -238,7 +238,7 @@ SECOND_SET = {
             "var = w"}, "step with the old moments, which are advanced after it")},
     "lars_momentum": {
         "lr out of the velocity": ({VELOCITY: "v[...] = real(mu) * v + local / real(lr) * (g + wd * p)", "p -= v":
-            "p -= real(lr) * v"}, "lr outside of the velocity, the rest of the local rate in it"),
+            "p -= real(lr) * v"}, "were `(local_lr * (g + lars_weight_decay * p)) / lr`"),
         "epsilon squared": ({"wd * w + eps": "wd * w + eps * eps"}, "epsilon squared, or applied twice"),
         "decay squared in the denominator": ({"wd * w + eps": "wd * wd * w + eps"},
             "as if `lars_weight_decay` were `lars_weight_decay * lars_weight_decay` (in local_lr)"),

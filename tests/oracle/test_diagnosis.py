@@ -204,14 +204,15 @@ def test_the_gradient_of_another_tensor():
     assert report.failed_laws == ["L3"] and "grads of the tensor before" in str(why(report))
 
 
-@pytest.mark.parametrize("routine", [pytest.param(x, marks=pytest.mark.slow if x != "momentum" else ())
+@pytest.mark.parametrize("routine", [pytest.param(x, marks=pytest.mark.slow if "momentum" not in x else ())
                                      for x in ROUTINES])
 def test_hypotheses_do_not_break(routine):
     """Each named wrong rule runs over bounded numbers, and the names differ. What a change of the
     source raises has a reason: it is no rule any more."""
     row = ROUTINES[routine]
     names = [hypothesis.name for hypothesis in named(row)]
-    assert len(names) > 50 and len(set(names)) >= len(names) - 3
+    own = [name for name in names if not name.startswith("norms of")]  # shares end at either of two elements
+    assert len(names) > 50 and len(set(own)) >= len(own) - 3
     rules = [wrong.of(row.rule) for wrong in OF[routine].values()]
     assert all(rebound(rule) is not None and rule not in PRIMITIVES for rule in rules)
     trial = Trial(row, Function(row, getattr(cpu, row.merged_name)), "float32", 0, {})

@@ -74,6 +74,10 @@ def _down(x: np.ndarray, dtype: Any) -> np.ndarray:
     return np.where(near <= x, near, np.nextafter(near.astype(dtype), dtype.type(-np.inf)).astype(x.dtype))
 
 
+def _up(x: np.ndarray, dtype: Any) -> np.ndarray:
+    return -_down(-x, dtype)
+
+
 def cut(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """The next number of a dtype toward 0."""
     near = storage.stored(x, dtype)
@@ -162,7 +166,7 @@ def stored(arrays: Mapping[str, Any], bounds: Mapping[str, Bounded], stochastic:
     expected = {}
     for name, bound in bounds.items():
         by_chance = stochastic and np.ndim(bound.error) > 0 and arrays[name].dtype.name == "bfloat16"
-        expected[name] = Expected(bound, arrays[name], *(_down, lambda x, kind: -_down(-x, kind)) * by_chance)
+        expected[name] = Expected(bound, arrays[name], *(_down, _up) * by_chance)
     if storage.is_remainder(master):
         bound, kind = bounds["params"], master.dtype
         expected["params"] = Expected(bound, arrays["params"], lambda x, _: storage.split(x, kind)[0])

@@ -68,10 +68,13 @@ def _rules(row: Routine) -> Iterator[Hypothesis]:
     if not (row.elementwise or row.matrix_arguments):  # the rule itself takes norms, of vectors
         for text, elements in limits.summands():
             named = f"norms of {text.format('the elements')}", {"sum_of_squares(": "squares("}
-            squares = {"squares": lambda x, of=elements: sum_of_squares(of(x))}
-            yield from _written([Wrong(*named, squares)], paired=False)
+            yield from _written([Wrong(*named, {"squares": partial(_summed, elements=elements)})], paired=False)
         yield Hypothesis("one norm over all tensors, not one for each", _of_all_tensors, "rule", "", False)
     yield from _written(MORE[row.name].values())
+
+
+def _summed(x: Any, elements: Callable[[Any], Any]) -> Any:
+    return sum_of_squares(elements(x))  # a function by name, as bounded numbers need
 
 
 def _written(rules: Iterable[Wrong], paired: bool = True) -> Iterator[Hypothesis]:

@@ -109,7 +109,7 @@ MUTANTS = (
     host("RAdam: rectified without the root", "radam", ("np.sqrt(squared)", "squared"),
         reason="rectification without its root"),
     of("RAdam: no correction before the threshold", "radam", ("p - rate * m", "p - n.lr * m"),
-        reason="no bias correction, up to step 3"),
+        reason="no bias correction in steps without rectification"),
     of("NAdam: no look ahead", "nadam",
         ("of_moment = n.mu_next / (1 - n.product * n.mu_next)", "of_moment = n.mu_now / (1 - n.product)")),
     of("NAdam: the gradient not corrected", "nadam", ("(1 - n.mu_now) / (1 - n.product)", "(1 - n.mu_now)"),
