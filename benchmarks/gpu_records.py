@@ -1,6 +1,6 @@
 """All records of a machine with GPUs, the most important first, each by a command of its own.
 
-    python -m benchmarks.gpu_records [--gpus 2] [--only STEP ...] [--seconds TOTAL] [--to FOLDER]
+    python -m benchmarks.gpu_records [--gpus N] [--only STEP ...] [--seconds TOTAL] [--to FOLDER]
 
 A step that fails, or takes longer than it may, ends nothing; what it has saved by then stays. The exit status is 1 if a
 step failed.
@@ -15,8 +15,8 @@ from typing import NamedTuple
 from benchmarks.children import run
 from benchmarks.record import RESULTS, ROOT, machine, short_name
 
-RANKS = ["-m", "refopt.comm.launch", "-n", "2", "-m"]
-TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+RANKS = ["-m", "refopt.comm.launch", "-n", "{gpus}", "-m"]
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "{gpus}", "-m"]
 
 
 class Step(NamedTuple):
@@ -48,7 +48,7 @@ ONE = {
     "coded": Step(["-m", "benchmarks.coded"], 120, "coded"),
     "rows": Step(["-m", "benchmarks.rows"], 120, "rows"),
 }
-TWO = {
+SEVERAL = {
     "nccl": Step(["-m", "benchmarks.laws", "--two"], 300, "laws"),
     "communication": Step([*RANKS, "benchmarks.communication"], 200, "communication"),
     "sharding": Step([*RANKS, "benchmarks.sharding"], 300, "sharding"),
@@ -61,16 +61,17 @@ TWO = {
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gpus", type=int, default=1, choices=(1, 2))
-    parser.add_argument("--only", nargs="+", metavar="STEP", help=f"of {', '.join(ONE)}; of two: {', '.join(TWO)}")
+    parser.add_argument("--gpus", type=int, default=1, choices=(1, 2, 4, 8), help="default: 1")
+    names = f"of {', '.join(ONE)}; of several: {', '.join(SEVERAL)}"
+    parser.add_argument("--only", nargs="+", metavar="STEP", help=names)
     parser.add_argument("--seconds", type=float, default=3600.0, metavar="TOTAL", help="for all steps; default an hour")
     parser.add_argument("--to", type=Path, default=RESULTS, metavar="FOLDER", help="default: benchmarks/results")
     options = parser.parse_args()
-    steps = ONE if options.gpus == 1 else TWO
+    steps = ONE if options.gpus == 1 else SEVERAL
     for name in options.only or ():
         if name not in steps:
             parser.error(f"argument --only: expected of {', '.join(steps)}, got {name!r}")
-    device = short_name(machine()["device"]) + ("-x2" if options.gpus == 2 else "")
+    device = short_name(machine()["device"]) + (f"-x{options.gpus}" if options.gpus > 1 else "")
     options.to.mkdir(parents=True, exist_ok=True)
     lines, began = [], time.perf_counter()
     for name in options.only or steps:
@@ -81,7 +82,8 @@ def main() -> int:
         status: int | str = "no time left"
         if left > 0:
             seconds = min(step.seconds, left)
-            status, _ = run([sys.executable, *step.arguments, step.out, str(out)], seconds, cwd=ROOT, quiet=False)
+            arguments = [x.format(gpus=options.gpus) for x in step.arguments]
+            status, _ = run([sys.executable, *arguments, step.out, str(out)], seconds, cwd=ROOT, quiet=False)
         lines.append((name, status, time.perf_counter() - start, out))
     print()
     for name, status, seconds, out in lines:

@@ -38,6 +38,7 @@ def steps(monkeypatch, tmp_path):
     def run(scripts, *arguments, capsys):
         steps = {name: gpu_records.Step(["-c", f"import sys; {text}"], 5.0, name) for name, text in scripts.items()}
         monkeypatch.setattr(gpu_records, "ONE", steps)
+        monkeypatch.setattr(gpu_records, "SEVERAL", steps)
         monkeypatch.setattr(gpu_records, "machine", lambda: {"device": "NVIDIA H200"})
         monkeypatch.setattr("sys.argv", ["gpu_records", "--to", str(tmp_path / "out"), *arguments])
         return gpu_records.main(), capsys.readouterr().out
@@ -68,8 +69,13 @@ def test_steps_are_chosen_and_the_time_of_all_is_kept(steps, tmp_path, capsys):
         steps(scripts, "--only", "three", capsys=capsys)
 
 
+def test_steps_on_four_gpus(steps, tmp_path, capsys):
+    assert steps({"ranks": WRITE.replace("0", "{gpus}")}, "--gpus", "4", capsys=capsys)[0] == 0
+    assert (tmp_path / "out" / "ranks-h200-x4.json").read_text() == "4"
+
+
 def test_every_step_is_a_module_and_sees_where_its_record_goes():
-    for step in (*gpu_records.ONE.values(), *gpu_records.TWO.values()):
+    for step in (*gpu_records.ONE.values(), *gpu_records.SEVERAL.values()):
         module = next(word for word in step.arguments if word.startswith("benchmarks."))
         (path,) = [path for path in record.closure(module) if path.stem == module.partition(".")[2]]
         assert "--out" in path.read_text() or "options_of" in path.read_text()

@@ -23,8 +23,8 @@ BUDGET = {
     "program": 6593, "simt": 11_003, "state": 687, "torch": 1550, "tests": 48_000, "benchmarks": 7601,
 }
 RAISED = {
-    "torch": 1740, "program": 6640, "benchmarks": 7862, "catalog": 310, "state": 689, "gpu": 7100,
-    "cpu": 1660, "tests": 48_019,
+    "torch": 1740, "program": 6640, "benchmarks": 7864, "catalog": 310, "state": 689, "gpu": 7100,
+    "cpu": 1660, "tests": 48_023,
 }
 PACKAGES = sorted(x.name for x in (ROOT / "refopt").iterdir() if x.is_dir() and x.name != "__pycache__")
 
