@@ -75,7 +75,8 @@ LESSONS = {
     "arguments": ("09_a_sum_by_shuffles", ["sums[row] = cuda.shfl_xor_sync(value, 1)"], "pass mask, value, lane_mask"),
     "elements for bytes": ("12_many_tensors_one_launch", ["store_float32(p + start + 1, lr)"], "MisalignedAddress",
                            "Addresses count bytes: fp32 element i is at `p + 4 * i`."),
-    "store": ("12_many_tensors_one_launch", ["p[start] = lr"], "does not compile", "`store_float32(p + 4 * i, value)"),
+    "a store by an address":
+        ("12_many_tensors_one_launch", ["p[start] = lr"], "does not compile", "`store_float32(p + 4 * i, value)`"),
     "a double that changes bits":
         ("03_grid_stride", ["for i in range(cuda.grid(1), p.size, cuda.gridsize(1)):\n    new = mu * v[i] + g[i]\n"
                             "    v[i] = new\n    p[i] = p[i] - 1.0 * lr * new"],

@@ -19,12 +19,12 @@ DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 # The most lines of code of each package of refopt, of the tests and of the benchmarks. What RAISED has instead needs a
 # line in the CHANGELOG: "`gpu` may have 9,000 lines of code: ...".
 BUDGET = {
-    "catalog": 308, "checks": 879, "cli": 1223, "comm": 1279, "cpu": 1498, "gpu": 6694, "oracle": 10_320,
+    "catalog": 308, "checks": 879, "cli": 1223, "comm": 1279, "cpu": 1498, "gpu": 6694, "oracle": 10_337,
     "program": 6593, "simt": 11_003, "state": 687, "torch": 1550, "tests": 48_000, "benchmarks": 7601,
 }
 RAISED = {
     "torch": 1740, "program": 6640, "benchmarks": 7864, "catalog": 310, "state": 689, "gpu": 7100,
-    "cpu": 1660, "tests": 48_023,
+    "cpu": 1660, "tests": 48_025,
 }
 PACKAGES = sorted(x.name for x in (ROOT / "refopt").iterdir() if x.is_dir() and x.name != "__pycache__")
 
